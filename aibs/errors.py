@@ -1,0 +1,130 @@
+"""The one tree of errors.
+
+AibsError
+├── ConfigurationError      the settings are wrong; every fault is listed         exit 2
+│   └── UnsupportedServer   the server that answers is not Valkey 8+              exit 2
+├── Refused                 definitely not done                                   exit 1
+│   ├── Fenced              the writer's term is over
+│   ├── FleetMismatch       the declared fleet is another one
+│   ├── PoolVersionMismatch the pool was written by another release
+│   └── PoolMissing         the pool is not there (flushed, or never created)
+├── Unreachable             something outside did not answer                      exit 3
+│   ├── CoordinationUnavailable
+│   ├── NodeUnreachable
+│   └── OutcomeUnknown      sent, not answered: it may have been done
+└── Broken                  what was read cannot be true                          exit 1
+    ├── CorruptLog
+    ├── TruncatedLog
+    ├── InvalidResponse
+    └── UnexpectedReply     a script answered a word its caller does not know
+
+An error is one sentence: what happened and where. Its mend, when there is one, is a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class AibsError(Exception):
+    """Something that aibs reports to a person. `mend` says what would help, or is empty."""
+
+    exit_status = 1
+
+    def __init__(self, sentence: str, *, mend: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.mend}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with one setting.
+
+    `variable` is the environment variable's name, `problem` a clause that follows it
+    ("is 'seven', not a number"), `mend` an instruction ("Set it to a number of seconds.").
+    """
+
+    variable: str
+    problem: str
+    mend: str
+
+    def __str__(self) -> str:
+        return f"{self.variable} {self.problem}. {self.mend}"
+
+
+class ConfigurationError(AibsError):
+    """The settings cannot be used. `faults` has all of them, not only the first."""
+
+    exit_status = 2
+
+    def __init__(
+        self, sentence: str = "", *, faults: tuple[Fault, ...] = (), mend: str = ""
+    ) -> None:
+        super().__init__(sentence or "\n".join(str(fault) for fault in faults), mend=mend)
+        self.faults = faults
+
+
+class UnsupportedServer(ConfigurationError):
+    """The coordination server is not Valkey 8 or newer."""
+
+
+class Refused(AibsError):
+    """Definitely not done."""
+
+
+class Fenced(Refused):
+    """A write was refused because its writer's term is over or was never granted."""
+
+
+class FleetMismatch(Refused):
+    """The declared fleet and this process's settings differ."""
+
+
+class PoolVersionMismatch(Refused):
+    """The pool's state was written by a release with another state version."""
+
+
+class PoolMissing(Refused):
+    """The pool does not exist on the server: flushed, or not yet created."""
+
+
+class Unreachable(AibsError):
+    """Something outside this process did not answer."""
+
+    exit_status = 3
+
+
+class CoordinationUnavailable(Unreachable):
+    """The coordination server could not be reached, or answered that it cannot serve."""
+
+
+class NodeUnreachable(Unreachable):
+    """An Ollama node did not answer."""
+
+
+class OutcomeUnknown(Unreachable):
+    """A write was sent and its answer was lost; it may have been done."""
+
+
+class Broken(AibsError):
+    """What was read cannot be true."""
+
+
+class CorruptLog(Broken):
+    """An entry of the log cannot be read as an event."""
+
+
+class TruncatedLog(Broken):
+    """The log no longer holds the part that was asked for."""
+
+
+class InvalidResponse(Broken):
+    """A node's answer is not what the Ollama API promises."""
+
+
+class UnexpectedReply(Broken):
+    """A script answered with a word that its caller does not know."""

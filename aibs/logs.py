@@ -1,0 +1,42 @@
+"""The one logger set-up: structured lines on standard error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+import structlog
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger, Processor
+
+LogFormat = Literal["auto", "console", "json"]
+
+
+def configure(level: str = "info", log_format: LogFormat = "auto") -> None:
+    """Send every log line to standard error, as JSON unless that is a terminal (or is forced)."""
+    console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    renderer: Processor = (
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        if console
+        else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def get(name: str, **fields: Any) -> FilteringBoundLogger:
+    """A logger whose lines carry `logger=name` and the given fields."""
+    logger: FilteringBoundLogger = structlog.get_logger(logger=name, **fields)
+    return logger

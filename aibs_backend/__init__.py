@@ -1,0 +1,1 @@
+"""The module names that the operators' runbook uses."""
