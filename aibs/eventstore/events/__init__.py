@@ -1,0 +1,44 @@
+"""The events: one envelope for all, one frozen model for each type, and the registry of both.
+
+An event's data is read as its type says. Older versions are lifted by upcasters first; unknown
+types and newer versions are kept as they are and shown, and a fold that cannot do without them
+stops and says so.
+"""
+
+from aibs.eventstore.events.envelope import Event, EventData
+from aibs.eventstore.events.fleet import FleetDeclared
+from aibs.eventstore.events.observation import (
+    NodeHealthChanged,
+    ObservedModel,
+    ResidencyObserved,
+)
+from aibs.eventstore.events.ownership import (
+    ClockStepped,
+    FencedWriteRejected,
+    OwnerElected,
+    OwnerExpired,
+    OwnerResigned,
+)
+from aibs.eventstore.events.pool import PoolClosed, PoolCreated, PoolReopened, PoolSuspect
+from aibs.eventstore.events.registry import EVENT_TYPES, Unreadable, decode
+
+__all__ = [
+    "EVENT_TYPES",
+    "ClockStepped",
+    "Event",
+    "EventData",
+    "FencedWriteRejected",
+    "FleetDeclared",
+    "NodeHealthChanged",
+    "ObservedModel",
+    "OwnerElected",
+    "OwnerExpired",
+    "OwnerResigned",
+    "PoolClosed",
+    "PoolCreated",
+    "PoolReopened",
+    "PoolSuspect",
+    "ResidencyObserved",
+    "Unreadable",
+    "decode",
+]

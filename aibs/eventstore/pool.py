@@ -1,0 +1,282 @@
+"""The writer's side of a pool: each method is one script, repeated until it is answered.
+
+Decides: when a call is repeated (its answer was lost, and the script tells repeats apart) and what
+this client remembers of the pool, so that a flushed or restored server is recognised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from aibs.errors import CoordinationUnavailable, OutcomeUnknown, PoolMissing, UnexpectedReply
+from aibs.eventstore import replies
+from aibs.eventstore.scripts import ScriptRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from redis.asyncio import Redis, RedisCluster
+
+    from aibs.eventstore.keys import Keys
+
+_REPEAT_EVERY_S = 0.1
+
+# Error replies of a server that cannot serve now. The script did not run.
+_UNAVAILABLE = (
+    "LOADING",
+    "READONLY",
+    "OOM",
+    "MISCONF",
+    "BUSY",
+    "CLUSTERDOWN",
+    "MASTERDOWN",
+    "NOREPLICAS",
+    "NOAUTH",
+    "NOPERM",
+    "TRYAGAIN",
+    "UNBLOCKED",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PollRecord:
+    """One node's poll as `observe` takes it.
+
+    `models_json` is a JSON list in canonical order; `elapsed_ms` counts from the poll's beginning
+    to the sending; `begun_fence` is the term under which it began.
+    """
+
+    node_id: str
+    begun_fence: int
+    seq: int
+    base_url: str
+    elapsed_ms: int
+    good: bool
+    reason: str
+    latency_ms: int
+    unaccounted: bool
+    models_json: bytes
+    telemetry_json: bytes
+
+    def arguments(self) -> tuple[str | int | bytes, ...]:
+        """The script's arguments, in the order its header names."""
+        return (
+            self.node_id,
+            self.begun_fence,
+            self.seq,
+            self.base_url,
+            self.elapsed_ms,
+            "ok" if self.good else "failed",
+            self.reason,
+            self.latency_ms,
+            "1" if self.unaccounted else "0",
+            self.models_json,
+            self.telemetry_json,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveLimits:
+    """What `observe` is told of the settings. Times in milliseconds, `samples_max` in entries."""
+
+    failure_threshold: int
+    staleness_ms: int
+    telemetry_ttl_ms: int
+    samples_max: int
+    samples_age_ms: int
+
+
+class CoordinationPool:
+    """One process's hands on a pool. `actor` is who it says it is in events."""
+
+    def __init__(
+        self,
+        client: Redis | RedisCluster,
+        keys: Keys,
+        actor: str,
+        *,
+        recovery_ms: int,
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
+        self.client = client
+        self.keys = keys
+        self.actor = actor
+        self._recovery_ms = recovery_ms
+        self._runner = ScriptRunner(client, keys, overrides)
+        self.known_pool_id = ""
+        self.known_fence = 0
+
+    async def open(self) -> replies.Opened:
+        """Open the pool, creating it where it is missing; tell the server what we remember.
+
+        Raises PoolVersionMismatch, CoordinationUnavailable, OutcomeUnknown.
+        """
+        opened: replies.Opened = await self._run_once(
+            "open",
+            {
+                "actor": self.actor,
+                "new_pool_id": secrets.token_hex(8),
+                "known_pool_id": self.known_pool_id,
+                "known_fence": self.known_fence,
+                "recovery_ms": self._recovery_ms,
+            },
+        )
+        self.known_pool_id = opened.pool_id
+        self.known_fence = max(self.known_fence, opened.fence)
+        return opened
+
+    async def close_cleanly(self) -> bool:
+        """Record that the server stops with nothing in flight; False when something is."""
+        closed: bool = await self._run("close", {"actor": self.actor})
+        return closed
+
+    async def elect(
+        self, attempt: str, owner: str, *, ttl_ms: int, mono_ms: int
+    ) -> replies.Elected | replies.Held | replies.TermEnded:
+        """Stand for election. The same attempt again gets the same answer."""
+        answer: replies.Elected | replies.Held | replies.TermEnded = await self._run(
+            "elect",
+            {
+                "actor": self.actor,
+                "attempt": attempt,
+                "owner": owner,
+                "ttl_ms": ttl_ms,
+                "mono_ms": mono_ms,
+                "known_fence": self.known_fence,
+            },
+        )
+        self.known_fence = max(self.known_fence, answer.fence)
+        return answer
+
+    async def renew(
+        self, owner: str, fence: int, *, ttl_ms: int, mono_ms: int, confirmed_step_ms: int = 0
+    ) -> replies.Renewed | replies.ClockDiffers:
+        """Prolong the term. Raises Fenced when it is not this owner's any more."""
+        answer: replies.Renewed | replies.ClockDiffers = await self._run(
+            "renew",
+            {
+                "actor": self.actor,
+                "owner": owner,
+                "fence": fence,
+                "ttl_ms": ttl_ms,
+                "mono_ms": mono_ms,
+                "confirmed_step_ms": confirmed_step_ms,
+            },
+        )
+        return answer
+
+    async def resign(self, owner: str, fence: int) -> None:
+        """Give the term back. Raises Fenced when it is over already."""
+        await self._run("resign", {"actor": self.actor, "owner": owner, "fence": fence})
+
+    async def declare(
+        self,
+        owner: str,
+        fence: int,
+        *,
+        revision: int,
+        fingerprint: str,
+        document: bytes,
+        changes: bytes,
+    ) -> replies.Declared:
+        """Declare the fleet as the owner. `document` and `changes` are JSON."""
+        declared: replies.Declared = await self._run(
+            "declare",
+            {
+                "actor": self.actor,
+                "owner": owner,
+                "fence": fence,
+                "revision": revision,
+                "fingerprint": fingerprint,
+                "document": document.decode(),
+                "changes": changes.decode(),
+            },
+        )
+        return declared
+
+    async def observe(
+        self,
+        owner: str,
+        fence: int,
+        fingerprint: str,
+        polls: Sequence[PollRecord],
+        limits: ObserveLimits,
+    ) -> replies.Observed:
+        """Record polls as the owner. Raises Fenced, FleetMismatch."""
+        observed: replies.Observed = await self._run(
+            "observe",
+            {
+                "actor": self.actor,
+                "owner": owner,
+                "fence": fence,
+                "fingerprint": fingerprint,
+                "failure_threshold": limits.failure_threshold,
+                "staleness_ms": limits.staleness_ms,
+                "telemetry_ttl_ms": limits.telemetry_ttl_ms,
+                "samples_max": limits.samples_max,
+                "samples_age_ms": limits.samples_age_ms,
+            },
+            more_keys=[self.keys.telemetry(poll.node_id) for poll in polls],
+            more_args=[argument for poll in polls for argument in poll.arguments()],
+        )
+        return observed
+
+    async def _run(
+        self,
+        script: str,
+        args: Mapping[str, str | int],
+        *,
+        more_keys: Sequence[str] = (),
+        more_args: Sequence[str | int | bytes] = (),
+    ) -> Any:
+        try:
+            return await self._run_once(script, args, more_keys=more_keys, more_args=more_args)
+        except PoolMissing:
+            # Flushed under us, or never made: open says what we remember, then the call goes on.
+            await self.open()
+            return await self._run_once(script, args, more_keys=more_keys, more_args=more_args)
+
+    async def _run_once(
+        self,
+        script: str,
+        args: Mapping[str, str | int],
+        *,
+        more_keys: Sequence[str] = (),
+        more_args: Sequence[str | int | bytes] = (),
+    ) -> Any:
+        try:
+            reply = await self._runner.run(script, args, more_keys=more_keys, more_args=more_args)
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            raise OutcomeUnknown(f"{script}: the coordination server did not answer ({error}).") from error
+        except ResponseError as error:
+            if str(error).split(" ", 1)[0] in _UNAVAILABLE:
+                raise CoordinationUnavailable(
+                    f"{script}: the coordination server refuses writes ({error})."
+                ) from error
+            raise UnexpectedReply(f"{script}: {error}.") from error
+        except RedisError as error:
+            raise OutcomeUnknown(f"{script}: {type(error).__name__}: {error}.") from error
+        return replies.parse(script, reply)
+
+
+async def until_answered(
+    call: Any, *, attempts_until: float, repeat_every_s: float = _REPEAT_EVERY_S
+) -> Any:
+    """Repeat an idempotent call while its outcome is unknown, until the event loop's time
+    `attempts_until`. Raises the last OutcomeUnknown or CoordinationUnavailable.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return await call()
+        except (OutcomeUnknown, CoordinationUnavailable):
+            if loop.time() >= attempts_until:
+                raise
+            await asyncio.sleep(repeat_every_s)

@@ -1,0 +1,22 @@
+-- Records that the server is about to be stopped by its last holder, with nothing in flight. As the
+-- log's last event it lets the next start reopen the pool without a recovery.
+-- Flags: allow-oom
+-- Include: pool term
+-- Keys: pool owner log
+-- Args: actor
+-- Replies: ok in_use pool_missing pool_version
+-- Events: PoolClosed OwnerExpired
+local refusal = read_pool()
+if refusal then
+  return refusal
+end
+expire_term()
+if term.owner ~= '' then
+  return { 'in_use', term.owner, int_text(term.fence) }
+end
+if pool_state ~= 'open' then
+  return { 'in_use', '', '0' }
+end
+local id = append('PoolClosed', 1, nil, nil, '{"run_id":' .. json_text(server_run_id()) .. '}')
+redis.call('HSET', pool_key, 'closed_id', id)
+return { 'ok', id }

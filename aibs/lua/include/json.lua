@@ -1,0 +1,18 @@
+-- Pieces of JSON text. Documents are joined from these, never printed by cjson as a whole.
+local function json_text(value)
+  if value == nil or value == false then
+    return 'null'
+  end
+  return cjson.encode(value)
+end
+
+local function json_int(number)
+  if number == nil or number == false then
+    return 'null'
+  end
+  return int_text(number)
+end
+
+local function json_bool(value)
+  return value and 'true' or 'false'
+end

@@ -1,0 +1,57 @@
+-- Include: term
+-- Which pool this is, and whether the server is still the one whose memory the pool trusts.
+local STATE_VERSION = '1'
+local FENCE_JUMP = 1000
+
+local pool_id, pool_state, pool_epoch
+
+local function server_run_id()
+  return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+end
+
+-- The server may have lost writes: nothing is granted until holders and nodes were heard again.
+local function suspect(why, recovery_ms)
+  local run_id = server_run_id()
+  local recover_at = now + recovery_ms
+  pool_epoch = pool_epoch + 1
+  append('PoolSuspect', 1, nil, nil, '{"why":' .. json_text(why)
+    .. ',"run_id":' .. json_text(run_id) .. ',"epoch":' .. json_int(pool_epoch)
+    .. ',"recover_at_ms":' .. json_int(recover_at) .. '}')
+  redis.call('HSET', pool_key, 'state', 'suspect', 'run_id', run_id, 'epoch', int_text(pool_epoch),
+    'suspect_since_ms', int_text(now), 'recover_at_ms', int_text(recover_at), 'jump', FENCE_JUMP)
+  pool_state = 'suspect'
+  end_term('pool_suspect')
+end
+
+local function reopen(why, fence)
+  append('PoolReopened', 1, fence, nil, '{"why":' .. json_text(why)
+    .. ',"run_id":' .. json_text(server_run_id()) .. ',"epoch":' .. json_int(pool_epoch) .. '}')
+  redis.call('HSET', pool_key, 'state', 'open', 'run_id', server_run_id())
+  pool_state = 'open'
+end
+
+local function recovery_ms_of_pool()
+  return tonumber(redis.call('HGET', pool_key, 'recovery_ms'))
+end
+
+-- Reads the pool; answers a reply when no script may act on it.
+local function read_pool()
+  local held = redis.call('HMGET', pool_key, 'pool_id', 'state_version', 'run_id', 'state', 'seq',
+    'last_id', 'closed_id', 'epoch')
+  if not held[1] then
+    return { 'pool_missing' }
+  end
+  if held[2] ~= STATE_VERSION then
+    return { 'pool_version', held[2], STATE_VERSION }
+  end
+  pool_id, pool_state = held[1], held[4]
+  pool_seq, pool_last_id, pool_epoch = tonumber(held[5]), held[6], tonumber(held[8])
+  if held[3] ~= server_run_id() then
+    if held[7] and held[7] == held[6] then
+      reopen('clean_shutdown')
+    else
+      suspect('server_restarted', recovery_ms_of_pool())
+    end
+  end
+  return nil
+end

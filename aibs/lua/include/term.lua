@@ -1,0 +1,70 @@
+-- Include: event
+-- The owner's term, and the fence that every write of an owner must show.
+local REJECTION_WINDOW_MS = 10000
+local MAX_REJECTIONS = 64
+
+local term = nil
+
+local function read_term()
+  local held = redis.call('HMGET', owner_key, 'owner', 'fence', 'deadline_ms', 'ttl_ms', 'attempt',
+    'ended', 'last_owner', 'renewed_at_ms', 'renewed_mono_ms')
+  term = {
+    owner = held[1] or '', fence = tonumber(held[2] or 0), deadline_ms = tonumber(held[3] or 0),
+    ttl_ms = tonumber(held[4] or 0), attempt = held[5] or '', ended = held[6] or '',
+    last_owner = held[7] or '', renewed_at_ms = tonumber(held[8] or 0),
+    renewed_mono_ms = tonumber(held[9] or 0),
+  }
+  -- After the clock stepped back a deadline would lie far ahead: it never exceeds its TTL.
+  if term.deadline_ms > now + term.ttl_ms then
+    term.deadline_ms = now + term.ttl_ms
+  end
+end
+
+local function end_term(how)
+  if not term then
+    read_term()
+  end
+  if term.owner == '' then
+    return
+  end
+  local type = how == 'resigned' and 'OwnerResigned' or 'OwnerExpired'
+  local id = append(type, 1, term.fence, nil, '{"owner":' .. json_text(term.owner)
+    .. ',"fence":' .. json_int(term.fence) .. ',"deadline_ms":' .. json_int(term.deadline_ms)
+    .. ',"how":' .. json_text(how) .. '}')
+  redis.call('HSET', owner_key, 'owner', '', 'last_owner', term.owner, 'ended', how,
+    'deadline_ms', '0', 'event_id', id)
+  term.last_owner, term.owner, term.ended, term.deadline_ms = term.owner, '', how, 0
+end
+
+local function expire_term()
+  if not term then
+    read_term()
+  end
+  if term.owner ~= '' and term.deadline_ms <= now then
+    end_term('expired')
+  end
+end
+
+-- A refused write is itself an event, once in ten seconds for each writer and script.
+local function reject(script, owner, fence)
+  local field = script .. '|' .. owner
+  local held = redis.call('HGET', rejections_key, field)
+  local since, count = 0, 0
+  if held then
+    since, count = string.match(held, '^(%d+) (%d+)$')
+    since, count = tonumber(since), tonumber(count)
+  end
+  if held and now - since < REJECTION_WINDOW_MS and now >= since then
+    redis.call('HSET', rejections_key, field, int_text(since) .. ' ' .. int_text(count + 1))
+  else
+    append('FencedWriteRejected', 1, fence, nil, '{"script":' .. json_text(script)
+      .. ',"owner":' .. json_text(owner) .. ',"fence":' .. json_int(fence)
+      .. ',"current_owner":' .. json_text(term.owner) .. ',"current_fence":' .. json_int(term.fence)
+      .. ',"repeats":' .. json_int(count) .. '}')
+    if redis.call('HLEN', rejections_key) >= MAX_REJECTIONS then
+      redis.call('DEL', rejections_key)
+    end
+    redis.call('HSET', rejections_key, field, int_text(now) .. ' 0')
+  end
+  return { 'fenced', term.owner, int_text(term.fence) }
+end
