@@ -1,0 +1,178 @@
+"""The monitor as a whole: connections, election, and the owner's work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aibs import logs
+from aibs.codec import dumps
+from aibs.eventstore.keys import Keys
+from aibs.eventstore.log import Log
+from aibs.eventstore.pool import CoordinationPool, ObserveLimits
+from aibs.eventstore.state import LiveState
+from aibs.fleet import Fleet
+from aibs.monitor.elector import ElectionTiming, Elector, TermLost
+from aibs.monitor.poller import NodePoller
+from aibs.monitor.recorder import Recorder
+from aibs.monitor.vacancy import LogVacancy
+from aibs.ollama.client import NodeClient
+
+if TYPE_CHECKING:
+    from aibs.clock import Clock
+    from aibs.monitor.connections import Connections
+
+PHASE_STEP_MS = 3
+"""Milliseconds between the first polls of two nodes: 1,000 nodes spread over 3 s."""
+
+SAMPLES_SLACK = 2
+"""The samples stream may hold this many times the polls that its age allows, before length bounds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorTiming:
+    """Milliseconds, but for the threshold, which counts polls."""
+
+    lease_ttl_ms: int
+    standby_retry_ms: int
+    poll_interval_ms: int
+    poll_timeout_ms: int
+    staleness_ms: int
+    failure_threshold: int
+    telemetry_ttl_ms: int
+    history_ttl_ms: int
+
+    def limits(self, node_count: int) -> ObserveLimits:
+        """What `observe` is told."""
+        polls = self.history_ttl_ms // max(1, self.poll_interval_ms) + 1
+        return ObserveLimits(
+            failure_threshold=self.failure_threshold,
+            staleness_ms=self.staleness_ms,
+            telemetry_ttl_ms=self.telemetry_ttl_ms,
+            samples_max=max(1, node_count) * polls * SAMPLES_SLACK,
+            samples_age_ms=self.history_ttl_ms,
+        )
+
+
+def new_actor(role: str) -> str:
+    """Who this process says it is: host, pid, role and something that no restart repeats."""
+    return f"{socket.gethostname()}:{os.getpid()}:{role}:{secrets.token_hex(4)}"
+
+
+class Monitor:
+    """Stands for election and, as owner, polls the declared fleet and records what it saw."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        namespace: str,
+        timing: MonitorTiming,
+        connections: Connections,
+        clock: Clock,
+        *,
+        recovery_ms: int,
+    ) -> None:
+        self._fleet = fleet
+        self._keys = Keys(namespace)
+        self._timing = timing
+        self._connections = connections
+        self._clock = clock
+        self._recovery_ms = recovery_ms
+        self.owner = new_actor("monitor")
+        self._log = logs.get("aibs.monitor", owner=self.owner)
+        self.elector: Elector | None = None
+        self.recorder: Recorder | None = None
+        self.node_count = 0
+
+    async def run(self) -> None:
+        """Run until cancelled; a term held then is resigned."""
+        # Renewals share nothing with observations, so that a slow one cannot cost the term.
+        election = self._pool(await self._connections.writer())
+        observations = self._pool(await self._connections.writer())
+        follower = await self._connections.follower()
+        self.elector = Elector(
+            election,
+            self.owner,
+            ElectionTiming(self._timing.lease_ttl_ms, self._timing.standby_retry_ms),
+            self._clock,
+            vacancy=LogVacancy(Log(follower, self._keys), self._clock),
+            on_unreachable=self._connections.revive,
+        )
+        await self.elector.run(lambda: self._lead(observations))
+
+    def _pool(self, client: object) -> CoordinationPool:
+        return CoordinationPool(
+            client,  # type: ignore[arg-type]  # the two client classes share no base
+            self._keys,
+            self.owner,
+            recovery_ms=self._recovery_ms,
+        )
+
+    async def _lead(self, pool: CoordinationPool) -> None:
+        """The owner's work: declare the fleet, then poll what is declared."""
+        assert self.elector is not None
+        term = self.elector.require_term()
+        fleet = await self._declare(pool, term.owner, term.fence)
+        own_keys = {
+            key: tuple(worker.worker_id for worker in workers)
+            for key, workers in fleet.workers_by_key.items()
+        }
+        recorder = Recorder(
+            pool,
+            self.elector,
+            fleet.fingerprint,
+            self._timing.limits(len(fleet.nodes)),
+            self._clock,
+            on_unreachable=self._connections.revive,
+        )
+        self.recorder, self.node_count = recorder, len(fleet.nodes)
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            group.create_task(recorder.run(), name="recorder")
+            for position, node in enumerate(fleet.nodes):
+                api = NodeClient(node.base_url, timeout_s=self._timing.poll_timeout_ms / 1000)
+                poller = NodePoller(
+                    node,
+                    await stack.enter_async_context(api),
+                    own_keys,
+                    self._clock,
+                    recorder.submit,
+                    fence=term.fence,
+                    interval_ms=self._timing.poll_interval_ms,
+                    phase_ms=position * PHASE_STEP_MS % self._timing.poll_interval_ms,
+                )
+                group.create_task(poller.run(), name=f"poll {node.node_id}")
+
+    async def _declare(self, pool: CoordinationPool, owner: str, fence: int) -> Fleet:
+        """Declare our fleet, or learn which one is declared: that one is polled."""
+        live = LiveState(pool.client, self._keys)
+        before = await live.fleet()
+        changes = [] if before is None else Fleet.from_document(before.document).changes(self._fleet)
+        declared = await pool.declare(
+            owner,
+            fence,
+            revision=self._fleet.revision,
+            fingerprint=self._fleet.fingerprint,
+            document=dumps(self._fleet.document()),
+            changes=dumps(changes),
+        )
+        if declared.word != "mismatch":
+            self._log.info("fleet_declared", word=declared.word, fingerprint=declared.fingerprint)
+            return self._fleet
+        self._log.warning(
+            "fleet_mismatch",
+            declared=declared.fingerprint,
+            declared_revision=declared.revision,
+            ours=self._fleet.fingerprint,
+            mend="Raise AIBS_MODEL_CLUSTER_FLEET_REVISION to change the declared fleet.",
+        )
+        now = await live.fleet()
+        if now is None or now.fingerprint != declared.fingerprint:
+            raise TermLost("fleet_mismatch")
+        return Fleet.from_document(now.document)
+
+
