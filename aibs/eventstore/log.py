@@ -11,19 +11,15 @@ from aibs.eventstore.events.envelope import Event, parse_entry
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from redis.asyncio import Redis, RedisCluster
-
+    from aibs.eventstore.commands import Commands, Entry
     from aibs.eventstore.keys import Keys
 
 BATCH = 1000
 """Entries a read takes at once."""
 
 
-def _event(entry: Any) -> Event:
-    entry_id, fields = entry
-    if isinstance(fields, dict):
-        return parse_entry(entry_id, fields)
-    return parse_entry(entry_id, dict(zip(fields[::2], fields[1::2], strict=True)))
+def _event(entry: Entry) -> Event:
+    return parse_entry(*entry)
 
 
 def after(entry_id: str) -> str:
@@ -34,7 +30,7 @@ def after(entry_id: str) -> str:
 class Log:
     """A pool's log, read only."""
 
-    def __init__(self, client: Redis | RedisCluster, keys: Keys) -> None:
+    def __init__(self, client: Commands, keys: Keys) -> None:
         self._client = client
         self._stream = keys.key("log")
 
@@ -64,7 +60,7 @@ class Log:
             entries = await self._client.xrevrange(self._stream, end, "-", count=BATCH)
             for entry in entries:
                 if _event(entry).at_ms <= at_ms:
-                    return str(entry[0].decode())
+                    return entry[0].decode()
             if len(entries) < BATCH:
                 return "0-0"
             end = after(entries[-1][0].decode())

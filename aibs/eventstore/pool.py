@@ -22,8 +22,7 @@ from aibs.eventstore.scripts import ScriptRunner
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from redis.asyncio import Redis, RedisCluster
-
+    from aibs.eventstore.commands import Commands
     from aibs.eventstore.keys import Keys
 
 _REPEAT_EVERY_S = 0.1
@@ -98,7 +97,7 @@ class CoordinationPool:
 
     def __init__(
         self,
-        client: Redis | RedisCluster,
+        client: Commands,
         keys: Keys,
         actor: str,
         *,
@@ -254,7 +253,9 @@ class CoordinationPool:
         try:
             reply = await self._runner.run(script, args, more_keys=more_keys, more_args=more_args)
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            raise OutcomeUnknown(f"{script}: the coordination server did not answer ({error}).") from error
+            raise OutcomeUnknown(
+                f"{script}: the coordination server did not answer ({error})."
+            ) from error
         except ResponseError as error:
             if str(error).split(" ", 1)[0] in _UNAVAILABLE:
                 raise CoordinationUnavailable(

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoScriptError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from redis.asyncio import Redis, RedisCluster
-
+    from aibs.eventstore.commands import Commands
     from aibs.eventstore.keys import Keys
 
 _HEADER = re.compile(r"^-- (Flags|Include|Keys|Args|Replies|Polls|Events): ?(.*)$", re.MULTILINE)
@@ -72,7 +71,10 @@ def script_names() -> tuple[str, ...]:
 
 
 def _resolve(
-    names: Sequence[str], overrides: Mapping[str, str], order: dict[str, str], open_: tuple[str, ...]
+    names: Sequence[str],
+    overrides: Mapping[str, str],
+    order: dict[str, str],
+    open_: tuple[str, ...],
 ) -> None:
     for name in names:
         if name in open_:
@@ -115,7 +117,9 @@ def build(name: str, overrides: Mapping[str, str] | None = None) -> Script:
     early, late = _bindings(header)
     flags = f" flags={','.join(header.flags)}" if header.flags else ""
     text = "\n".join([f"#!lua{flags}", early, *order.values(), late, body])
-    return Script(name, header, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script(
+        name, header, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    )
 
 
 @cache
@@ -128,7 +132,7 @@ class ScriptRunner:
     """Runs scripts by name against one server, loading a script where the server lost it."""
 
     def __init__(
-        self, client: Redis | RedisCluster, keys: Keys, overrides: Mapping[str, str] | None = None
+        self, client: Commands, keys: Keys, overrides: Mapping[str, str] | None = None
     ) -> None:
         self._client = client
         self._keys = keys
@@ -161,11 +165,9 @@ class ScriptRunner:
         declared = [arg.partition(":")[0] for arg in script.header.args if not arg.endswith("*")]
         if set(declared) != set(args):
             raise ValueError(f"{name} takes {declared}, was given {sorted(args)}")
-        values = [args[arg] for arg in declared]
-        values.extend(more_args)
+        values = [*(args[arg] for arg in declared), *more_args]
         try:
-            reply: Awaitable[Any] = self._client.evalsha(script.sha, len(keys), *keys, *values)
-            answer = await reply
+            answer = await self._client.evalsha(script.sha, len(keys), *keys, *values)
         except NoScriptError:
             # Scripts vanish at restart, flush and failover. EVAL runs this one and loads it.
             answer = await self._client.eval(script.text, len(keys), *keys, *values)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aibs.codec import loads
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis, RedisCluster
-
+    from aibs.eventstore.commands import Commands
     from aibs.eventstore.keys import Keys
 
 
@@ -80,7 +79,9 @@ class Stamp:
     def fresh(self, server_now_ms: int, *, staleness_ms: int, fingerprint: str) -> bool:
         """Whether placement may rely on it. A stamp from the future is stale: the clock stepped."""
         age_ms = self.age_ms(server_now_ms)
-        return age_ms is not None and 0 <= age_ms <= staleness_ms and self.fingerprint == fingerprint
+        return (
+            age_ms is not None and 0 <= age_ms <= staleness_ms and self.fingerprint == fingerprint
+        )
 
 
 def _hash(raw: dict[bytes, bytes]) -> dict[str, str]:
@@ -90,7 +91,7 @@ def _hash(raw: dict[bytes, bytes]) -> dict[str, str]:
 class LiveState:
     """Reads a pool's state with plain read commands; never runs a script, never writes."""
 
-    def __init__(self, client: Redis | RedisCluster, keys: Keys) -> None:
+    def __init__(self, client: Commands, keys: Keys) -> None:
         self._client = client
         self._keys = keys
 

@@ -32,7 +32,7 @@ _NOT_OURS = ("fenced", "trust_over")
 """Ends after which the term is not ours to give back."""
 
 
-class TermLost(Exception):  # noqa: N818 - an outcome that ends the work, not an error to report
+class TermLost(Exception):
     """The owner's work ends: the term is over, or must be thought of as over."""
 
 

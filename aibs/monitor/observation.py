@@ -72,9 +72,7 @@ def observed(residency: Residency) -> tuple[bytes, bool]:
     return dumps(models[:MAX_MODELS]), unaccounted
 
 
-def telemetry(
-    node_id: str, residency: Residency, *, version: str | None, latency_ms: int
-) -> bytes:
+def telemetry(node_id: str, residency: Residency, *, version: str | None, latency_ms: int) -> bytes:
     """The richer record of a good poll, for people: kept apart from the stamp, with a TTL."""
     return dumps(
         {

@@ -85,7 +85,9 @@ class NodePoller:
             now_ms = self._clock.boottime_ms()
             # A poll that outlived its slot skips the slots it covered: the rate never catches up.
             slot = max(slot, -(-(now_ms - first_slot_ms) // self._interval_ms))
-            await self._clock.sleep(max(0, first_slot_ms + slot * self._interval_ms - now_ms) / 1000)
+            await self._clock.sleep(
+                max(0, first_slot_ms + slot * self._interval_ms - now_ms) / 1000
+            )
             slot += 1
             self._submit(await self.poll())
 
@@ -93,7 +95,13 @@ class NodePoller:
         """One poll, whatever the node does."""
         self._seq += 1
         begun_at_ms = self._clock.boottime_ms()
-        reason, models_json, telemetry_json, unaccounted, latency_ms = "", EMPTY_MODELS, b"", False, 0
+        reason, models_json, telemetry_json, unaccounted, latency_ms = (
+            "",
+            EMPTY_MODELS,
+            b"",
+            False,
+            0,
+        )
         try:
             snapshot = await self._api.ps()
             latency_ms = self._clock.boottime_ms() - begun_at_ms
@@ -150,7 +158,7 @@ class NodePoller:
         try:
             installed = await self._api.tags()
         except AibsError as error:
-            # What cannot be shown to be ours stays foreign, which is charged: safe, and asked again.
+            # What cannot be shown to be ours stays foreign, which is charged; asked again.
             self._log.warning("tags_failed", error=str(error))
             return
         own: dict[str, tuple[str, ...]] = {}

@@ -26,7 +26,7 @@ _EXPECTED = ("ok", "duplicate")
 
 
 class Recorder:
-    """Takes outcomes from the pollers and records them. A newer poll of a node replaces one unsent."""
+    """Takes outcomes from the pollers and records them; a newer poll replaces an unsent one."""
 
     def __init__(
         self,

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aibs import logs
-from aibs.codec import dumps
 from aibs.eventstore.keys import Keys
 from aibs.eventstore.log import Log
 from aibs.eventstore.pool import CoordinationPool, ObserveLimits
 from aibs.eventstore.state import LiveState
-from aibs.fleet import Fleet
-from aibs.monitor.elector import ElectionTiming, Elector, TermLost
+from aibs.monitor.declaration import declare
+from aibs.monitor.elector import ElectionTiming, Elector
 from aibs.monitor.poller import NodePoller
 from aibs.monitor.recorder import Recorder
 from aibs.monitor.vacancy import LogVacancy
@@ -25,13 +24,15 @@ from aibs.ollama.client import NodeClient
 
 if TYPE_CHECKING:
     from aibs.clock import Clock
+    from aibs.eventstore.commands import Commands
+    from aibs.fleet import Fleet
     from aibs.monitor.connections import Connections
 
 PHASE_STEP_MS = 3
 """Milliseconds between the first polls of two nodes: 1,000 nodes spread over 3 s."""
 
 SAMPLES_SLACK = 2
-"""The samples stream may hold this many times the polls that its age allows, before length bounds it."""
+"""The samples stream holds at most this many times the polls that its age allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +106,14 @@ class Monitor:
         )
         await self.elector.run(lambda: self._lead(observations))
 
-    def _pool(self, client: object) -> CoordinationPool:
-        return CoordinationPool(
-            client,  # type: ignore[arg-type]  # the two client classes share no base
-            self._keys,
-            self.owner,
-            recovery_ms=self._recovery_ms,
-        )
+    def _pool(self, client: Commands) -> CoordinationPool:
+        return CoordinationPool(client, self._keys, self.owner, recovery_ms=self._recovery_ms)
 
     async def _lead(self, pool: CoordinationPool) -> None:
         """The owner's work: declare the fleet, then poll what is declared."""
         assert self.elector is not None
         term = self.elector.require_term()
-        fleet = await self._declare(pool, term.owner, term.fence)
+        fleet = await declare(self._fleet, pool, LiveState(pool.client, self._keys), term)
         own_keys = {
             key: tuple(worker.worker_id for worker in workers)
             for key, workers in fleet.workers_by_key.items()
@@ -147,32 +143,15 @@ class Monitor:
                 )
                 group.create_task(poller.run(), name=f"poll {node.node_id}")
 
-    async def _declare(self, pool: CoordinationPool, owner: str, fence: int) -> Fleet:
-        """Declare our fleet, or learn which one is declared: that one is polled."""
-        live = LiveState(pool.client, self._keys)
-        before = await live.fleet()
-        changes = [] if before is None else Fleet.from_document(before.document).changes(self._fleet)
-        declared = await pool.declare(
-            owner,
-            fence,
-            revision=self._fleet.revision,
-            fingerprint=self._fleet.fingerprint,
-            document=dumps(self._fleet.document()),
-            changes=dumps(changes),
+    def status_line(self) -> str:
+        """One line for a terminal: who owns, how much was recorded."""
+        elector = self.elector
+        if elector is None:
+            return "aibs monitor: reaching the coordination server"
+        if elector.term is None:
+            return f"aibs monitor: standing by for {elector.held_by or 'the election'}"
+        recorded = self.recorder.recorded if self.recorder else 0
+        return (
+            f"aibs monitor: owner, fence {elector.term.fence}, {self.node_count} nodes, "
+            f"{recorded} polls recorded"
         )
-        if declared.word != "mismatch":
-            self._log.info("fleet_declared", word=declared.word, fingerprint=declared.fingerprint)
-            return self._fleet
-        self._log.warning(
-            "fleet_mismatch",
-            declared=declared.fingerprint,
-            declared_revision=declared.revision,
-            ours=self._fleet.fingerprint,
-            mend="Raise AIBS_MODEL_CLUSTER_FLEET_REVISION to change the declared fleet.",
-        )
-        now = await live.fleet()
-        if now is None or now.fingerprint != declared.fingerprint:
-            raise TermLost("fleet_mismatch")
-        return Fleet.from_document(now.document)
-
-

@@ -56,9 +56,9 @@ class Unreadable:
     detail: str
 
 
-def decode(event: Event, upcasters: dict[tuple[str, int], Upcaster] | None = None) -> (
-    EventData | Unreadable
-):
+def decode(
+    event: Event, upcasters: dict[tuple[str, int], Upcaster] | None = None
+) -> EventData | Unreadable:
     """An event's data as its type's newest version, or why that cannot be had."""
     steps = UPCASTERS if upcasters is None else upcasters
     known = EVENT_TYPES.get(event.type)

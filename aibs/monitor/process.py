@@ -1,0 +1,106 @@
+"""The monitor as a process: settings in, signals out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aibs import logs
+from aibs.clock import SystemClock
+from aibs.monitor.connections import Connections
+from aibs.monitor.service import Monitor, MonitorTiming
+from aibs.monitor.term import TIMEOUT_RATIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aibs.settings import Settings
+
+STATUS_EVERY_S = 1.0
+
+HEARTBEAT_TIMEOUT_MS = 5_000
+"""How long a holder waits for the answer to a heartbeat."""
+
+ABORT_MARGIN_MS = 5_000
+"""How long a holder needs to cancel its work once it was told, or gave up."""
+
+
+def timing_of(settings: Settings) -> MonitorTiming:
+    """The monitor's times, out of the settings."""
+    return MonitorTiming(
+        lease_ttl_ms=settings.monitor_lease_ttl_ms,
+        standby_retry_ms=settings.standby_retry_ms,
+        poll_interval_ms=settings.poll_interval_ms,
+        poll_timeout_ms=settings.poll_timeout_ms,
+        staleness_ms=settings.max_residency_staleness_ms,
+        failure_threshold=settings.model_cluster_residency_monitor_failure_threshold,
+        telemetry_ttl_ms=settings.telemetry_ttl_ms,
+        history_ttl_ms=settings.health_history_ttl_ms,
+    )
+
+
+def recovery_ms_of(settings: Settings) -> int:
+    """How long after a suspicion no grant is given: every holder was heard again, or gave up."""
+    return settings.heartbeat_interval_ms + HEARTBEAT_TIMEOUT_MS + ABORT_MARGIN_MS
+
+
+async def run_until_told(
+    settings: Settings, *, on_status: Callable[[str], None] | None = None
+) -> None:
+    """Run the monitor until SIGTERM or SIGINT. A second signal ends it without resigning."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    clock = SystemClock()
+    timing = timing_of(settings)
+    connections = Connections(
+        settings.model_pool_url,
+        Path(settings.data_dir),
+        clock,
+        timeout_s=timing.lease_ttl_ms * TIMEOUT_RATIO / 1000,
+    )
+    monitor = Monitor(
+        settings.fleet(),
+        settings.model_cluster_namespace,
+        timing,
+        connections,
+        clock,
+        recovery_ms=recovery_ms_of(settings),
+    )
+    log = logs.get("aibs.monitor", owner=monitor.owner)
+
+    def tell(name: str) -> None:
+        log.info("told_to_stop", signal=name)
+        told.set()
+        # A second one takes the default action, for a person who does not want to wait.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, tell, number.name)
+    running = asyncio.create_task(monitor.run(), name="monitor")
+    waiting = asyncio.create_task(told.wait(), name="signals")
+    line = asyncio.create_task(_status_lines(monitor, on_status), name="status line")
+    log.info("monitor_started", nodes=len(settings.fleet().nodes))
+    try:
+        await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (line, waiting, running):
+            task.cancel()
+        for task in (line, waiting):
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+        finally:
+            await connections.close()
+    log.info("monitor_stopped")
+
+
+async def _status_lines(monitor: Monitor, show: Callable[[str], None] | None) -> None:
+    while show is not None:
+        show(monitor.status_line())
+        await asyncio.sleep(STATUS_EVERY_S)
