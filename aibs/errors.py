@@ -10,12 +10,17 @@ AibsError
 │   └── PoolMissing         the pool is not there (flushed, or never created)
 ├── Unreachable             something outside did not answer                      exit 3
 │   ├── CoordinationUnavailable
-│   ├── NodeUnreachable
+│   ├── NodeError           a node's answer cannot be had (or trusted)
+│   │   ├── NodeUnreachable
+│   │   ├── NodeLoading     /api/ps is held up, the server lives
+│   │   ├── NodeUnsupported no /api/ps there
+│   │   ├── InvalidResponse not what the Ollama API promises
+│   │   ├── ModelNotInstalled
+│   │   └── WarmUpFailed
 │   └── OutcomeUnknown      sent, not answered: it may have been done
 └── Broken                  what was read cannot be true                          exit 1
     ├── CorruptLog
     ├── TruncatedLog
-    ├── InvalidResponse
     └── UnexpectedReply     a script answered a word its caller does not know
 
 An error is one sentence: what happened and where. Its mend, when there is one, is a second.
@@ -102,8 +107,51 @@ class CoordinationUnavailable(Unreachable):
     """The coordination server could not be reached, or answered that it cannot serve."""
 
 
-class NodeUnreachable(Unreachable):
-    """An Ollama node did not answer."""
+class NodeError(Unreachable):
+    """A node did not answer, or its answer cannot be trusted.
+
+    `state` is the audit's word for it, `reason` a short stable code for logs and events.
+    """
+
+    state = "unreachable"
+
+    def __init__(self, sentence: str, *, reason: str, mend: str = "") -> None:
+        super().__init__(sentence, mend=mend)
+        self.reason = reason
+
+
+class NodeUnreachable(NodeError):
+    """An Ollama node did not answer. Reasons: connect_failed, dns, timeout, reset, tls."""
+
+
+class NodeLoading(NodeError):
+    """A node lives but does not say what is resident: a load or an unload holds its lock."""
+
+    state = "loading"
+
+
+class NodeUnsupported(NodeError):
+    """A server answers there, without `/api/ps`: too old, or another base path."""
+
+    state = "unsupported"
+
+
+class InvalidResponse(NodeError):
+    """A node's answer is not what the Ollama API promises."""
+
+    state = "invalid_response"
+
+
+class ModelNotInstalled(NodeError):
+    """The node answers, and has not that model."""
+
+    state = "ok"
+
+
+class WarmUpFailed(NodeError):
+    """The node answers, and could not load the model."""
+
+    state = "ok"
 
 
 class OutcomeUnknown(Unreachable):
@@ -120,10 +168,6 @@ class CorruptLog(Broken):
 
 class TruncatedLog(Broken):
     """The log no longer holds the part that was asked for."""
-
-
-class InvalidResponse(Broken):
-    """A node's answer is not what the Ollama API promises."""
 
 
 class UnexpectedReply(Broken):

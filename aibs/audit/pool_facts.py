@@ -1,0 +1,211 @@
+"""What the coordination server and the pool say, by read commands alone: no script, no write."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from redis.exceptions import RedisError
+
+from aibs.audit.facts import OtherPool, PoolFacts, ServerSettings
+from aibs.audit.wording import printable
+from aibs.errors import AibsError, Broken, UnsupportedServer
+from aibs.eventstore.commands import Commands
+from aibs.eventstore.connection import build_client, open_client
+from aibs.eventstore.endpoint import parse_url
+from aibs.eventstore.keys import POOL_KEY_PATTERN, Keys, namespace_of_pool_key
+from aibs.eventstore.server_check import server_info
+from aibs.eventstore.state import LiveState
+from aibs.fleet import Fleet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONNECT_TIMEOUT_S = 2.0
+READ_TIMEOUT_S = 10.0
+
+SCAN_COUNT = 1000
+SCANS_MAX = 100
+"""Looks through at most about 100,000 keys for other pools: the server may hold other things."""
+
+OTHER_POOLS_MAX = 32
+
+
+class Reader(Commands, Protocol):
+    """The read commands beside those of `Commands`."""
+
+    async def info(self, section: str, **where: Any) -> dict[str, Any]: ...
+    async def config_get(self, *patterns: str, **where: Any) -> dict[Any, Any]: ...
+    async def scan(self, cursor: int, match: str, count: int, **where: Any) -> Any: ...
+
+
+async def read_pool(url: str, namespace: str, data_dir: Path) -> PoolFacts:
+    """Everything at once. A server that cannot be reached or read is an `error`, never raised.
+
+    Never starts an embedded server. Raises ConfigurationError for a URL that cannot be used.
+    """
+    shown = parse_url(url).display
+    try:
+        client = await open_client(
+            url, data_dir=data_dir, purpose="read", timeout_s=CONNECT_TIMEOUT_S
+        )
+    except UnsupportedServer as error:
+        return await _unsupported(url, shown, error)
+    except AibsError as error:
+        return PoolFacts(shown, error=str(error))
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            return await _read(cast("Reader", client), shown, Keys(namespace))
+    except (RedisError, OSError) as error:
+        return PoolFacts(shown, error=f"{shown} could not be read: {printable(str(error))}.")
+    except TimeoutError:
+        return PoolFacts(shown, error=f"{shown} did not answer within {READ_TIMEOUT_S:g} s.")
+    except (Broken, KeyError, ValueError, TypeError) as error:
+        return PoolFacts(
+            shown,
+            error=f"The pool {namespace} on {shown} cannot be read ({type(error).__name__}): "
+            "another release may have written it.",
+        )
+    finally:
+        await client.aclose()
+
+
+async def _unsupported(url: str, shown: str, refusal: UnsupportedServer) -> PoolFacts:
+    """What the server is that is not Valkey 8 or newer: it was reached, and nothing is read."""
+    client = build_client(parse_url(url), purpose="read", timeout_s=CONNECT_TIMEOUT_S)
+    try:
+        info = server_info(await cast("Reader", client).info("server"))
+    except (RedisError, OSError):
+        return PoolFacts(shown, error=str(refusal))
+    finally:
+        await client.aclose()
+    return PoolFacts(shown, server=info.name, version=info.version, run_id=info.run_id or None)
+
+
+async def _read(client: Reader, shown: str, keys: Keys) -> PoolFacts:
+    where = _where(client, keys)
+    server = server_info(await client.info("server", **where))
+    live = LiveState(client, keys)
+    facts = PoolFacts(
+        shown,
+        server=server.name,
+        version=server.version,
+        supported=server.supported,
+        run_id=server.run_id or None,
+        pool=await live.pool(),
+        term=await live.term(),
+        fleet=await live.fleet(),
+        stamps=await live.stamps(),
+    )
+    # After the stamps, so that none of them seems to lie in the future.
+    seconds, micros = await _time(client, where)
+    settings = await _settings(client, where)
+    others, complete = await _other_pools(client, keys.namespace)
+    return replace(
+        facts,
+        now_ms=int(seconds) * 1000 + int(micros) // 1000,
+        settings=settings,
+        other_pools=others,
+        other_pools_complete=complete,
+    )
+
+
+def _where(client: Reader, keys: Keys) -> dict[str, Any]:
+    """On a cluster, the node that holds the pool: its clock and its settings count."""
+    find = getattr(client, "get_node_from_key", None)
+    return {} if find is None else {"target_nodes": find(keys.key("pool"))}
+
+
+async def _time(client: Reader, where: dict[str, Any]) -> tuple[int, int]:
+    return await client.time(**where)
+
+
+async def _settings(client: Reader, where: dict[str, Any]) -> ServerSettings:
+    """The settings on which leases depend; what may not be asked is looked for in INFO."""
+    try:
+        found = await client.config_get("maxmemory*", "append*", **where)
+    except RedisError:
+        return await _settings_of_info(client, where)
+    values = {_text(name): _text(value) for name, value in found.items()}
+    maxmemory = values.get("maxmemory", "")
+    appendonly = values.get("appendonly")
+    return ServerSettings(
+        maxmemory_bytes=int(maxmemory) if maxmemory.isdigit() else None,
+        maxmemory_policy=values.get("maxmemory-policy"),
+        appendonly=None if appendonly is None else appendonly == "yes",
+        appendfsync=values.get("appendfsync"),
+    )
+
+
+async def _settings_of_info(client: Reader, where: dict[str, Any]) -> ServerSettings:
+    try:
+        memory = await client.info("memory", **where)
+        persistence = await client.info("persistence", **where)
+    except RedisError:
+        return ServerSettings()
+    policy, aof = memory.get("maxmemory_policy"), persistence.get("aof_enabled")
+    return ServerSettings(
+        maxmemory_bytes=memory.get("maxmemory"),
+        maxmemory_policy=None if policy is None else str(policy),
+        appendonly=None if aof is None else bool(aof),
+    )
+
+
+async def _other_pools(client: Reader, ours: str) -> tuple[tuple[OtherPool, ...], bool]:
+    namespaces, complete = await _namespaces(client)
+    found = []
+    for namespace in sorted(namespaces - {ours})[:OTHER_POOLS_MAX]:
+        live = LiveState(client, Keys(namespace))
+        try:
+            declared, term = await live.fleet(), await live.term()
+            urls = Fleet.from_document(declared.document).nodes if declared else ()
+        except (Broken, KeyError, ValueError, TypeError):
+            # Another release's pool is no fault of ours.
+            continue
+        owner = term.owner if term and term.alive(await live.server_now_ms()) else None
+        found.append(OtherPool(namespace, tuple(node.base_url for node in urls), owner))
+    return tuple(found), complete and len(namespaces) <= OTHER_POOLS_MAX
+
+
+async def _namespaces(client: Reader) -> tuple[set[str], bool]:
+    """The namespaces of the pools on the server, and whether all keys were looked at."""
+    found: set[str] = set()
+    try:
+        if hasattr(client, "get_node_from_key"):
+            return await _cluster_namespaces(client)
+        cursor = 0
+        for _ in range(SCANS_MAX):
+            cursor, keys = await client.scan(cursor, match=POOL_KEY_PATTERN, count=SCAN_COUNT)
+            found |= _named(keys)
+            if int(cursor) == 0:
+                return found, True
+    except RedisError:
+        # A user who may not SCAN has this pool alone to look at.
+        return found, False
+    return found, False
+
+
+async def _cluster_namespaces(client: Reader) -> tuple[set[str], bool]:
+    found: set[str] = set()
+    complete = True
+    for node in client.get_primaries():  # type: ignore[attr-defined] # a cluster's client only
+        cursor = 0
+        for _ in range(SCANS_MAX):
+            cursors, keys = await client.scan(
+                cursor, match=POOL_KEY_PATTERN, count=SCAN_COUNT, target_nodes=node
+            )
+            found |= _named(keys)
+            cursor = int(next(iter(cursors.values())))
+            if cursor == 0:
+                break
+        complete = complete and cursor == 0
+    return found, complete
+
+
+def _named(keys: list[bytes]) -> set[str]:
+    return {name for key in keys if (name := namespace_of_pool_key(key)) is not None}
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
