@@ -6,11 +6,11 @@ Unknown is null, never 0 or "". Times are RFC 3339 UTC with milliseconds, `*_byt
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA = "aibs.audit/1"
+SCHEMA: Final = "aibs.audit/1"
 
 NodeState = Literal["ok", "unreachable", "loading", "unsupported", "invalid_response"]
 Placement = Literal["gpu", "partial", "cpu", "loading", "unknown"]

@@ -1,12 +1,60 @@
-"""To be written."""
+"""`aibs schema`: the JSON Schema of each document that a command prints with --json."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aibs.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    import typer
+    from collections.abc import Callable
+    from typing import Any
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the tree."""
+    app.command("schema", help=_HELP)(schema)
+
+
+_HELP = """Print the JSON Schema of a command's --json document; without a name, list the names.
+
+Example: aibs schema audit
+"""
+
+
+def _audit() -> dict[str, Any]:
+    from aibs.audit.document import json_schema
+
+    return json_schema()
+
+
+def _config_check() -> dict[str, Any]:
+    from aibs.settings.document import json_schema
+
+    return json_schema()
+
+
+_SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
+    "audit": _audit,
+    "config_check": _config_check,
+}
+
+
+def schema(
+    name: Annotated[str | None, typer.Argument(help="Which document.", show_default=False)] = None,
+) -> None:
+    """See `_HELP`, which the command prints."""
+    if name is None:
+        typer.echo("\n".join(sorted(_SCHEMAS)))
+        return
+    # `config check` is the command's name and `config_check` the document's: both are meant.
+    found = _SCHEMAS.get(name.replace("-", "_"))
+    if found is None:
+        raise ConfigurationError(
+            f"There is no document {name!r}.", mend=f"Take one of: {', '.join(sorted(_SCHEMAS))}."
+        )
+    from aibs.codec import dumps_pretty
+
+    typer.echo(dumps_pretty(found()))
