@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger, Processor
 
-LogFormat = Literal["auto", "console", "json"]
 
-
-def configure(level: str = "info", log_format: LogFormat = "auto") -> None:
+def configure(level: str = "info", log_format: str = "auto") -> None:
     """Send every log line to standard error, as JSON unless that is a terminal (or is forced)."""
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [

@@ -52,7 +52,7 @@ class ModelName:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A name as a client of Ollama 0.18 or newer means it: `source` cloud never runs on the node."""
+    """A name as a client of Ollama 0.18 or newer means it: cloud never runs on the node."""
 
     name: ModelName
     source: Source

@@ -62,8 +62,8 @@ async def audit(
                 fleet.nodes,
                 ad_hoc,
                 fleet,
-                timeout_s=settings.model_cluster_residency_monitor_poll_timeout_seconds,
-                telemetry_urls=telemetry_urls_of(settings),
+                timeout_s=settings.poll_timeout_ms / 1000,
+                telemetry_urls=settings.host_telemetry_urls,
             )
         )
     pool, findings = reading.result(), inspecting.result()
@@ -73,7 +73,7 @@ async def audit(
 
         reports = await warm_up(
             plans(fleet, findings, options.warmup_node_ids),
-            load_timeout_s=settings.model_cluster_load_timeout_seconds,
+            load_timeout_s=settings.load_timeout_ms / 1000,
             stop=stop,
             tell=tell,
         )
@@ -157,28 +157,17 @@ def configured_of(settings: Settings) -> Configured:
         embedded=settings.model_pool_url == "embedded",
         single_host=settings.model_cluster_single_host,
         timing=Timing(
-            poll_interval_ms=_ms(settings.model_cluster_residency_monitor_poll_interval_seconds),
-            poll_timeout_ms=_ms(settings.model_cluster_residency_monitor_poll_timeout_seconds),
-            lease_ttl_ms=_ms(settings.model_cluster_residency_monitor_lease_ttl_seconds),
-            standby_retry_ms=_ms(settings.model_cluster_residency_monitor_standby_retry_seconds),
-            staleness_ms=settings.model_cluster_max_residency_staleness_ms,
-            heartbeat_ms=_ms(settings.model_cluster_heartbeat_interval_seconds),
-            active_lease_ttl_ms=_ms(settings.model_cluster_active_lease_ttl_seconds),
-            history_window_ms=_ms(settings.model_cluster_health_history_window_seconds),
-            history_ttl_ms=_ms(settings.model_cluster_health_history_ttl_seconds),
+            poll_interval_ms=settings.poll_interval_ms,
+            poll_timeout_ms=settings.poll_timeout_ms,
+            lease_ttl_ms=settings.monitor_lease_ttl_ms,
+            standby_retry_ms=settings.standby_retry_ms,
+            staleness_ms=settings.max_residency_staleness_ms,
+            heartbeat_ms=settings.heartbeat_interval_ms,
+            active_lease_ttl_ms=settings.active_lease_ttl_ms,
+            history_window_ms=settings.health_history_window_ms,
+            history_ttl_ms=settings.health_history_ttl_ms,
         ),
     )
-
-
-def telemetry_urls_of(settings: Settings) -> dict[str, str]:
-    """Each node's telemetry agent, where one is configured."""
-    urls = settings.model_cluster_node_host_telemetry_urls
-    # An empty list means none; its length is otherwise that of the ids, which the settings check.
-    return dict(zip(settings.model_cluster_node_ids, urls, strict=False))
-
-
-def _ms(duration_s: float) -> int:
-    return round(duration_s * 1000)
 
 
 async def _pool(settings: Settings) -> PoolFacts | None:

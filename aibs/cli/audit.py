@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def register(app: typer.Typer) -> None:
@@ -69,10 +72,14 @@ def audit(
     raise typer.Exit(exit_status(document))
 
 
-def _progress() -> object:
+def _progress() -> Callable[[str], None]:
     """Lines on standard error while a person watches; nothing into files and pipes."""
     if not sys.stderr.isatty():
-        return lambda line: None
+        return _nothing
     from aibs.audit.wording import printable
 
     return lambda line: typer.echo(printable(line), err=True)
+
+
+def _nothing(line: str) -> None:
+    pass

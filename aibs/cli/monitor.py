@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aibs.settings import Settings
 
 
@@ -16,7 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command("monitor", help=_HELP)(monitor)
 
 
-_HELP = """Watch the nodes: stand for election, and as owner poll every node and record what it holds.
+_HELP = """Watch the nodes: stand for election, and as owner record what every node holds.
 
 Runs until SIGTERM or Ctrl-C, then gives its term back so that a standby takes over at once.
 Run it on two machines: one is elected, the other stands by.
@@ -32,6 +34,8 @@ def monitor() -> None:
     from aibs.errors import ConfigurationError, Fault
 
     configured = settings.load()
+    for warning in configured.warnings:
+        typer.echo(f"aibs: {warning}", err=True)
     faults = []
     if not configured.model_cluster_residency_monitor_enabled:
         faults.append(
@@ -70,9 +74,9 @@ def monitor() -> None:
         _run(configured, None)
 
 
-def _run(configured: Settings, line: object) -> None:
+def _run(configured: Settings, line: Callable[[str], None] | None) -> None:
     import asyncio
 
     from aibs.monitor.process import run_until_told
 
-    asyncio.run(run_until_told(configured, on_status=line))  # type: ignore[arg-type]
+    asyncio.run(run_until_told(configured, on_status=line))

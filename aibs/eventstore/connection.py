@@ -106,7 +106,7 @@ def build_client(endpoint: Endpoint, *, purpose: Purpose, timeout_s: float) -> C
 
 def _sentinel_client(endpoint: Endpoint, options: dict[str, Any], timeout_s: float) -> Redis:
     tls = {"ssl": True, **_tls_options(endpoint)} if endpoint.tls else {}
-    sentinel = Sentinel(
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
         list(endpoint.hosts),
         sentinel_kwargs={
             "username": endpoint.sentinel_username,

@@ -89,7 +89,7 @@ async def find(data_dir: Path) -> Path | None:
 
     Starts nothing, writes nothing, and believes no file that is left over: it asks the server.
     """
-    socket = DataDirectory(Path(data_dir).absolute()).socket()
+    socket = DataDirectory.of(data_dir).socket()
     if socket is None or not await _answers(socket):
         return None
     return socket
@@ -112,7 +112,7 @@ class EmbeddedValkey:
         Raises ConfigurationError (no server binary, an unusable directory),
         CoordinationUnavailable (the server does not come up).
         """
-        directory = DataDirectory(Path(data_dir).absolute())
+        directory = DataDirectory.of(data_dir)
         directory.create()
         held = cls(directory)
         await held._hold()

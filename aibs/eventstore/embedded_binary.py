@@ -31,7 +31,8 @@ def find_binary() -> Path:
     major = _major(Path(found))
     if major is None or major < MINIMUM_MAJOR:
         raise ConfigurationError(
-            f"{found} is not Valkey {MINIMUM_MAJOR} or newer, which AIBS_VALKEY_URL=embedded needs.",
+            f"{found} is not the Valkey {MINIMUM_MAJOR} or newer that AIBS_VALKEY_URL=embedded "
+            "needs.",
             mend=mend,
         )
     return Path(found)

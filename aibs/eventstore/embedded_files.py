@@ -46,6 +46,11 @@ class DataDirectory:
 
     path: Path
 
+    @classmethod
+    def of(cls, data_dir: Path) -> DataDirectory:
+        """By its full path, so that holders in different working directories share it."""
+        return cls(Path(data_dir).absolute())
+
     @property
     def configuration(self) -> Path:
         return self.path / "valkey.conf"

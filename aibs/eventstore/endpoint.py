@@ -36,13 +36,19 @@ _FORMS = (
     "redis://, rediss://, valkey://, valkeys://, unix://, redis+sentinel://host:port,…/service/db, "
     "redis+cluster://host:port,… or the word embedded"
 )
-_USERINFO = re.compile(r"(?<=://)([^/?#]*)@")
 _SECRET_QUERY = re.compile(r"(?i)([?&][a-z_]*(?:password|secret|token|username)[a-z_]*=)[^&#]*")
 
 
 def redact(url: str) -> str:
-    """The URL with every user, password and secret parameter masked."""
-    return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", url))
+    """The URL with every user, password and secret parameter masked.
+
+    A password with an unescaped `/` or `#`, or a mistyped scheme, hides nothing from us: all
+    before the last @ is masked, but for the socket path of unix://, which may hold an @ itself.
+    """
+    scheme, separator, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
+    if "@" in (rest.partition("/")[0] if scheme.lower() == "unix" else rest):
+        rest = f"***@{rest.rpartition('@')[2]}"
+    return _SECRET_QUERY.sub(r"\1***", f"{scheme}{separator}{rest}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,9 @@ def parse_url(raw: str) -> Endpoint:
     except ValueError as error:
         raise _refuse(url, "it cannot be read as a URL") from error
     if parts.scheme.lower() not in _SCHEMES:
-        raise _refuse(url, f"its scheme is {parts.scheme or 'missing'}")
+        # Without "://" what stands before the colon may be a user, or a password.
+        scheme = parts.scheme if "://" in url else ""
+        raise _refuse(url, f"its scheme is {scheme or 'missing'}")
     kind, tls = _SCHEMES[parts.scheme.lower()]
     userinfo, _, hosts = parts.netloc.rpartition("@")
     username, _, password = userinfo.partition(":")

@@ -14,7 +14,7 @@ POOL_KEY_PATTERN = "{aibs:*}:pool"
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one pool. All share the namespace's hash tag, so a cluster keeps them together."""
+    """The keys of one pool, under one hash tag, so that a cluster keeps them together."""
 
     namespace: str
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from aibs import logs
@@ -12,6 +11,8 @@ from aibs.eventstore.connection import open_client
 from aibs.eventstore.embedded import EmbeddedValkey
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from aibs.clock import Clock
 
 BACKOFF_FIRST_S = 0.2

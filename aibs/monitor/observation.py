@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from aibs.ollama.ownership import ClassifiedModel, Residency
 
 MAX_MODELS = 256
-"""More entries than this in one answer are not a list of resident models: the node is unaccounted."""
+"""More entries in one answer are no list of resident models: the node is unaccounted."""
 
 
 @dataclass(frozen=True, slots=True)

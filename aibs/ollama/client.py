@@ -95,7 +95,7 @@ class NodeClient:
         """Load a model by a tiny request that is not streamed, and wait for it.
 
         Cancelling aborts the load on the server. Raises ModelNotInstalled, WarmUpFailed,
-        NodeUnreachable.
+        NodeUnreachable, InvalidResponse.
         """
         options = {"num_ctx": num_ctx} if num_ctx else {}
         if kind == "embedding":
@@ -103,7 +103,7 @@ class NodeClient:
             if options:
                 document["options"] = options
             answer = await self._post("/api/embed", document, timeout_s)
-            if answer.status == 404 and not _object(answer):
+            if _is_no_route(answer):
                 document["prompt"] = document.pop("input")
                 answer = await self._post("/api/embeddings", document, timeout_s)
         else:
@@ -125,22 +125,38 @@ class NodeClient:
         keep_alive: KeepAlive,
         timeout_s: float,
     ) -> None:
-        """Load without generating, or set a resident model's keep-alive with the same options."""
+        """Load without generating, or set a resident model's keep-alive with the same options.
+
+        Raises as warm_up does.
+        """
         document: dict[str, Any] = {"model": model}
         if num_ctx:
             document["options"] = {"num_ctx": num_ctx}
         if keep_alive is not None:
             document["keep_alive"] = keep_alive
-        path = "/api/embed" if kind == "embedding" else "/api/generate"
-        self._require_done(await self._post(path, document, timeout_s), model)
+        if kind == "embedding":
+            answer = await self._post("/api/embed", document, timeout_s)
+            if answer.status == 400 or _is_no_route(answer):
+                # Before 0.3.6 that route wants an input, before 0.2.6 there is none; the older
+                # route loads without a prompt in every release.
+                answer = await self._post("/api/embeddings", document, timeout_s)
+        else:
+            answer = await self._post("/api/generate", document, timeout_s)
+        self._require_done(answer, model)
 
     async def unload(self, model: str) -> None:
         """Ask for an unload: acknowledged at once, done when active requests are.
 
         The generate route unloads embedding models too; the embed routes would load them first.
+        Before 0.3.11 it refuses them, and those routes are the only way. Raises as warm_up does.
         """
         document = {"model": model, "keep_alive": 0, "stream": False}
-        self._require_done(await self._post("/api/generate", document, self._timeout_s), model)
+        answer = await self._post("/api/generate", document, self._timeout_s)
+        if answer.status == 400:
+            answer = await self._post(
+                "/api/embeddings", {"model": model, "keep_alive": 0}, self._timeout_s
+            )
+        self._require_done(answer, model)
 
     async def wait_gone(self, key: str | None, digest: str | None, *, timeout_s: float) -> bool:
         """Poll until neither name nor digest is resident; False when `timeout_s` passed first."""
@@ -211,6 +227,19 @@ class NodeClient:
                 f"{self.base_url} could not run {model}: {text or f'status {answer.status}'}.",
                 reason=f"http_{answer.status}",
             )
+        if document.get("done") is not True and not any(
+            isinstance(document.get(member), list) for member in ("embeddings", "embedding")
+        ):
+            # A proxy's sign-in page has status 200 too, and nothing was loaded.
+            raise InvalidResponse(
+                f"{self.base_url} answered for {model} with something that is not a reply.",
+                reason="invalid_response",
+            )
+
+
+def _is_no_route(answer: Answer) -> bool:
+    """Whether the server lacks the route: a missing model is a 404 with an error in JSON."""
+    return answer.status == 404 and not _object(answer)
 
 
 def _object(answer: Answer) -> dict[str, Any]:

@@ -24,6 +24,9 @@ MAX_BODY_BYTES = 8 * 2**20
 
 MAX_REDIRECTS = 3
 
+_NOTHING_SENT = "without sending a response"
+"""How httpx says that a server closed before its first byte, as one does that was stopped."""
+
 # An allow-list: a node sees nothing of ours but what an answer needs.
 _HEADERS = {
     "Accept": "application/json",
@@ -141,6 +144,8 @@ def _typed(url: str, error: httpx.HTTPError) -> NodeUnreachable | InvalidRespons
         return NodeUnreachable(
             f"{url}: {error or 'the connection failed'}.", reason="tls" if tls else "connect_failed"
         )
+    if isinstance(error, httpx.RemoteProtocolError) and _NOTHING_SENT in str(error):
+        return NodeUnreachable(f"{url}: the connection was closed unanswered.", reason="reset")
     if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError):
         return InvalidResponse(
             f"{url} sent an answer that breaks off or is not HTTP: {error}.",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -20,7 +22,7 @@ from aibs.settings.parsing import (
     identifier,
     identifiers,
     integer,
-    items,
+    is_identifier,
     seconds,
     shown,
 )
@@ -47,9 +49,7 @@ def _node_url(item: str) -> str:
     try:
         return normalise_url(item)
     except InvalidNodeUrl as error:
-        raise fault(
-            f"has a URL that {error}", "Write it like http://10.4.3.16:11434."
-        ) from error
+        raise fault(f"has a URL that {error}", "Write it like http://10.4.3.16:11434.") from error
 
 
 def _telemetry_url(item: str) -> str:
@@ -106,15 +106,60 @@ Url = Annotated[str, BeforeValidator(_coordination_url)]
 Namespace = Annotated[str, BeforeValidator(identifier("the namespace"))]
 
 
-def _setting(default: Any, group: str, description: str) -> Any:
-    return Field(default, description=description, json_schema_extra={"group": group})
+def _api_keys(value: Any) -> str:
+    text = str(value).strip()
+    if not text or text.startswith("@"):
+        return text
+    mend = "Write name:key or name:key:max_class, separated by commas, or @ and a file's path."
+    names = []
+    # A key is never repeated in a fault: only its place is.
+    for place, item in enumerate(text.split(","), 1):
+        name, _, rest = item.strip().partition(":")
+        key, _, highest = rest.partition(":")
+        if not is_identifier(name) or not key:
+            raise fault(f"has as item {place} something that is not name:key", mend)
+        if highest and highest not in ("high", "normal", "low"):
+            raise fault(f"has in item {place} a class other than high, normal or low", mend)
+        names.append(name)
+    if len(set(names)) != len(names):
+        raise fault("has a name twice", "Give each key its own name.")
+    return text
+
+
+def _host(value: Any) -> str:
+    text = str(value).strip()
+    if not re.fullmatch(r"[A-Za-z0-9.:_-]{1,253}", text):
+        raise fault(f"is {shown(text)}, not a host or address", "Set it to one like 127.0.0.1.")
+    return text
+
+
+def _directory(value: Any) -> str:
+    text = str(value).strip()
+    path = Path(text).expanduser()
+    if "\0" in text or (path.exists() and not path.is_dir()):
+        raise fault(f"is {shown(text)}, which is not a directory", "Name a directory.")
+    return str(path)
+
+
+def _setting(default: Any, group: str, description: str, *, secret: bool = False) -> Any:
+    return Field(
+        default,
+        description=description,
+        # A value that may hold a password stays out of every repr.
+        repr=not secret,
+        json_schema_extra={"group": group, "secret": secret},
+    )
+
+
+def _optional_url(value: Any) -> str:
+    return _coordination_url(value) if str(value).strip() else ""
 
 
 class Variables(BaseSettings):
     """The variables as read; `aibs.settings.Settings` adds what follows from them together."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, extra="ignore", frozen=True, env_ignore_empty=True, validate_default=True
+        env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True
     )
 
     @classmethod
@@ -122,12 +167,12 @@ class Variables(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings' signature
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - passed in by the loader
-        dotenv_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - see below
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - see below
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not used
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment, which the loader hands over, before `.env`."""
-        return init_settings, dotenv_settings
+        """The texts that the loader read: it keeps for each where it came from."""
+        return (init_settings,)
 
     coordination_backend: Annotated[str, choice("valkey", "memory")] = _setting(
         "valkey", "coordination", "valkey, or memory for one process without cluster scheduling"
@@ -137,11 +182,12 @@ class Variables(BaseSettings):
         "coordination",
         "application-coordination pool: redis://, rediss://, valkey://, valkeys://, unix://, "
         "redis+sentinel://host:port,…/service/db, redis+cluster://host:port,…, or embedded",
+        secret=True,
     )
     namespace: Namespace = _setting(
         "local", "coordination", "this environment's name; the holder's environment in events"
     )
-    data_dir: str = _setting(
+    data_dir: Annotated[str, BeforeValidator(_directory)] = _setting(
         "./.aibs", "coordination", "where the embedded Valkey keeps its socket, log and data"
     )
     model_admission_worker_roster: str = _setting(
@@ -153,8 +199,8 @@ class Variables(BaseSettings):
     model_cluster_backend: Annotated[str, choice("valkey", "memory")] = _setting(
         "valkey", "cluster", "where the shared fleet is coordinated"
     )
-    model_cluster_valkey_url: Annotated[str, BeforeValidator(lambda v: _coordination_url(v) if v else "")] = (
-        _setting("", "cluster", "model-coordination pool; empty: AIBS_VALKEY_URL")
+    model_cluster_valkey_url: Annotated[str, BeforeValidator(_optional_url)] = _setting(
+        "", "cluster", "model-coordination pool; empty: AIBS_VALKEY_URL", secret=True
     )
     model_cluster_namespace: Namespace = _setting(
         "fleet", "cluster", "namespace of the model-coordination pool"
@@ -172,9 +218,9 @@ class Variables(BaseSettings):
     model_cluster_node_vram_gb: Annotated[tuple[int, ...], NoDecode, each(_gigabytes)] = _setting(
         (), "cluster", "memory budget of each node in GB (10^9 bytes)"
     )
-    model_cluster_node_max_parallel_requests: Annotated[
-        tuple[int, ...], NoDecode, each(_slots)
-    ] = _setting((), "cluster", "slots of each node: requests at a time")
+    model_cluster_node_max_parallel_requests: Annotated[tuple[int, ...], NoDecode, each(_slots)] = (
+        _setting((), "cluster", "slots of each node: requests at a time")
+    )
     model_cluster_node_host_telemetry_urls: Annotated[
         tuple[str, ...], NoDecode, each(_telemetry_url)
     ] = _setting((), "cluster", "URL of each node's host telemetry agent")
@@ -260,16 +306,17 @@ class Variables(BaseSettings):
     model_cluster_load_timeout_seconds: Seconds = _setting(
         600.0, "log", "how long a model may take to load"
     )
-    api_host: str = _setting("127.0.0.1", "gateway", "address that the gateway listens on")
+    api_host: Annotated[str, BeforeValidator(_host)] = _setting(
+        "127.0.0.1", "gateway", "address that the gateway listens on"
+    )
     api_port: Annotated[int, integer(1, 65_535)] = _setting(
         11_500, "gateway", "port that the gateway listens on"
     )
-    api_keys: str = Field(
+    api_keys: Annotated[str, BeforeValidator(_api_keys)] = _setting(
         "",
-        repr=False,
-        description="name:key or name:key:max_class, comma-separated, or @file; "
-        "empty: only loopback may call",
-        json_schema_extra={"group": "gateway"},
+        "gateway",
+        "name:key or name:key:max_class, comma-separated, or @file; empty: only loopback may call",
+        secret=True,
     )
     api_connect_timeout_seconds: Seconds = _setting(5.0, "gateway", "limit to connect to a node")
     api_first_byte_timeout_seconds: Seconds = _setting(
@@ -293,15 +340,15 @@ class Variables(BaseSettings):
     log_format: Annotated[str, choice("auto", "console", "json")] = _setting(
         "auto", "gateway", "console, json, or auto: console on a terminal, JSON elsewhere"
     )
-    test_valkey_url: str = _setting("", "tests", "a real Valkey 8+ for the tests")
-    test_redis_url: str = _setting("", "tests", "the old name of the same, still read")
-    test_valkey: str = _setting("", "tests", "container: start one with testcontainers")
-
-
-SECRET = frozenset(
-    {"valkey_url", "model_cluster_valkey_url", "api_keys", "test_valkey_url", "test_redis_url"}
-)
-"""Fields whose values may hold passwords."""
+    test_valkey_url: Annotated[str, BeforeValidator(_optional_url)] = _setting(
+        "", "tests", "a real Valkey 8+ for the tests; empty: they start one", secret=True
+    )
+    test_redis_url: Annotated[str, BeforeValidator(_optional_url)] = _setting(
+        "", "tests", "the old name of the same, still read", secret=True
+    )
+    test_valkey: Annotated[str, choice("container", "")] = _setting(
+        "", "tests", "container: testcontainers; empty: the bundled server"
+    )
 
 
 def variable(field: str) -> str:
@@ -310,6 +357,12 @@ def variable(field: str) -> str:
 
 
 FIELDS: tuple[str, ...] = tuple(Variables.model_fields)
-VARIABLES: frozenset[str] = frozenset(variable(field) for field in FIELDS)
+VARIABLES: dict[str, str] = {variable(field): field for field in FIELDS}
+"""Each known variable with its field."""
 
-__all__ = ["FIELDS", "PREFIX", "SECRET", "VARIABLES", "Variables", "items", "variable"]
+
+def traits(field: str) -> tuple[str, bool]:
+    """A field's group, and whether its value may hold a secret."""
+    extra = Variables.model_fields[field].json_schema_extra
+    assert isinstance(extra, dict)
+    return str(extra["group"]), bool(extra["secret"])

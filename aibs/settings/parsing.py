@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LONGEST_S = 366 * 86_400.0
 SHOWN_MAX = 60
@@ -16,6 +18,13 @@ SHOWN_MAX = 60
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+NAME_RULE = "Use letters, digits, '.', '_' and '-', at most 64, beginning with a letter or digit."
+
+
+def is_identifier(text: str) -> bool:
+    """Whether the text may become part of keys and events."""
+    return _IDENTIFIER.fullmatch(text) is not None
 
 
 def fault(problem: str, mend: str) -> PydanticCustomError:
@@ -74,9 +83,7 @@ def seconds(*, zero: bool = False) -> BeforeValidator:
         except ValueError:
             number = math.nan
         if math.isnan(number):
-            raise fault(
-                f"is {shown(text)}, not a number of seconds", "Write it like 3 or 0.5."
-            )
+            raise fault(f"is {shown(text)}, not a number of seconds", "Write it like 3 or 0.5.")
         if number < 0 or (number == 0 and not zero) or number > LONGEST_S:
             least = "0 or more" if zero else "above 0"
             raise fault(
@@ -96,7 +103,7 @@ def choice(*allowed: str, reason: str = "") -> BeforeValidator:
     def read(value: Any) -> str:
         text = _text(value).lower()
         if text not in allowed:
-            words = " or ".join(allowed)
+            words = " or ".join(word or "empty" for word in allowed)
             raise fault(
                 f"is {shown(_text(value))}, not {words}{': ' + reason if reason else ''}",
                 f"Set it to {words}.",
@@ -111,12 +118,8 @@ def identifier(what: str) -> Callable[[Any], str]:
 
     def read(value: Any) -> str:
         text = _text(value)
-        if not _IDENTIFIER.fullmatch(text):
-            raise fault(
-                f"has {what} {shown(text)}, which is not a name",
-                "Use letters, digits, '.', '_' and '-', at most 64, beginning with a letter or "
-                "digit.",
-            )
+        if not is_identifier(text):
+            raise fault(f"has {what} {shown(text)}, which is not a name", NAME_RULE)
         return text
 
     return read

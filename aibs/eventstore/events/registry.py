@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from aibs.eventstore.events.envelope import Event, EventData
 from aibs.eventstore.events.fleet import FleetDeclared
 from aibs.eventstore.events.observation import NodeHealthChanged, ResidencyObserved
 from aibs.eventstore.events.ownership import (
@@ -19,6 +18,9 @@ from aibs.eventstore.events.ownership import (
     OwnerResigned,
 )
 from aibs.eventstore.events.pool import PoolClosed, PoolCreated, PoolReopened, PoolSuspect
+
+if TYPE_CHECKING:
+    from aibs.eventstore.events.envelope import Event, EventData
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
