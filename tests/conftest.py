@@ -1,0 +1,66 @@
+"""The servers and namespaces that tests use: all their own, all gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+from redis import Redis
+
+from aibs.eventstore.keys import Keys
+from tests.valkey_server import ValkeyServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own AIBS_* variables decide nothing here, but for the tests' own."""
+    for name in list(os.environ):
+        if name.startswith("AIBS_") and not name.startswith("AIBS_TEST_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def valkey_url() -> Iterator[str]:
+    """A Valkey shared by the tests of one worker: given, in a container, or started here."""
+    given = os.environ.get("AIBS_TEST_VALKEY_URL") or os.environ.get("AIBS_TEST_REDIS_URL")
+    if given:
+        yield given
+    elif os.environ.get("AIBS_TEST_VALKEY") == "container":
+        with _container() as url:
+            yield url
+    else:
+        with ValkeyServer() as server:
+            yield server.url
+
+
+@contextlib.contextmanager
+def _container() -> Iterator[str]:
+    from testcontainers.core.container import DockerContainer
+    from testcontainers.core.waiting_utils import wait_for_logs
+
+    with DockerContainer("valkey/valkey:8-alpine").with_exposed_ports(6379) as container:
+        wait_for_logs(container, "Ready to accept connections")
+        yield f"redis://{container.get_container_host_ip()}:{container.get_exposed_port(6379)}"
+
+
+@pytest.fixture
+def namespace(valkey_url: str) -> Iterator[str]:
+    """A namespace of this test alone, deleted afterwards."""
+    name = f"test-{secrets.token_hex(6)}"
+    yield name
+    with contextlib.closing(Redis.from_url(valkey_url)) as client:
+        for key in client.scan_iter(match=Keys(name).pattern, count=1000):
+            client.unlink(key)
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[ValkeyServer]:
+    """A server of this test alone, to be killed, paused and set back."""
+    with ValkeyServer() as server:
+        yield server
