@@ -35,6 +35,6 @@ def configure(level: str = "info", log_format: str = "auto") -> None:
 
 
 def get(name: str, **fields: Any) -> FilteringBoundLogger:
-    """A logger whose lines carry `logger=name` and the given fields."""
-    logger: FilteringBoundLogger = structlog.get_logger(logger=name, **fields)
+    """A logger whose lines carry `component=name` and the given fields."""
+    logger: FilteringBoundLogger = structlog.get_logger(component=name, **fields)
     return logger
