@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from aibs.audit.facts import OtherPool, PoolFacts, ServerSettings
 from aibs.audit.wording import printable
-from aibs.errors import AibsError, Broken, UnsupportedServer
+from aibs.errors import AibsError, Broken, CoordinationUnavailable, UnsupportedServer
 from aibs.eventstore.commands import Commands
 from aibs.eventstore.connection import build_client, open_client
 from aibs.eventstore.endpoint import parse_url
@@ -57,10 +57,10 @@ async def read_pool(url: str, namespace: str, data_dir: Path) -> PoolFacts:
     try:
         async with asyncio.timeout(READ_TIMEOUT_S):
             return await _read(cast("Reader", client), shown, Keys(namespace))
-    except (RedisError, OSError) as error:
-        return PoolFacts(shown, error=f"{shown} could not be read: {printable(str(error))}.")
     except TimeoutError:
         return PoolFacts(shown, error=f"{shown} did not answer within {READ_TIMEOUT_S:g} s.")
+    except (RedisError, OSError, CoordinationUnavailable) as error:
+        return PoolFacts(shown, error=f"{shown} could not be read: {printable(str(error))}.")
     except (Broken, KeyError, ValueError, TypeError) as error:
         return PoolFacts(
             shown,

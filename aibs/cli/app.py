@@ -10,7 +10,7 @@ import typer
 from aibs.errors import AibsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 app = typer.Typer(
     name="aibs",
@@ -54,6 +54,14 @@ def report(error: AibsError) -> None:
     typer.echo(f"aibs: {error}", err=True)
 
 
+def _leaves(group: BaseExceptionGroup[AibsError]) -> Iterator[AibsError]:
+    for member in group.exceptions:
+        if isinstance(member, BaseExceptionGroup):
+            yield from _leaves(member)
+        else:
+            yield member
+
+
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 good, 1 the check says no, 2 usage or configuration,
     3 something outside could not be reached.
@@ -64,6 +72,15 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     except AibsError as error:
         report(error)
         sys.exit(error.exit_status)
+    except BaseExceptionGroup as group:
+        # Tasks that work side by side fail as a group; a person reads one sentence each.
+        ours, others = group.split(AibsError)
+        if ours is None or others is not None:
+            raise
+        errors = list(_leaves(ours))
+        for error in errors:
+            report(error)
+        sys.exit(errors[0].exit_status)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

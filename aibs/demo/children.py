@@ -33,7 +33,7 @@ class MonitorProcess:
                 "-m",
                 "aibs",
                 "monitor",
-                env={**os.environ, **self._environment},
+                env=self._whole_environment(),
                 cwd=self._log_file.parent,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -60,6 +60,11 @@ class MonitorProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+    def _whole_environment(self) -> dict[str, str]:
+        # This machine's own settings may name a real pool, where the demo has no business.
+        inherited = {n: v for n, v in os.environ.items() if not n.startswith("AIBS_")}
+        return {**inherited, **self._environment}
 
     @property
     def pid(self) -> int:

@@ -25,6 +25,7 @@ from redis.exceptions import (
 )
 
 from aibs.errors import AibsError, ConfigurationError, CoordinationUnavailable
+from aibs.eventstore.cancellation import ValkeyClient, ValkeyClusterClient
 from aibs.eventstore.embedded import find
 from aibs.eventstore.endpoint import Endpoint, parse_url
 from aibs.eventstore.server_check import ServerInfo, require_supported, server_info
@@ -73,7 +74,7 @@ def build_client(endpoint: Endpoint, *, purpose: Purpose, timeout_s: float) -> C
     options = _options(endpoint, purpose, timeout_s)
     if endpoint.kind == "cluster":
         tls = {"ssl": True, **_tls_options(endpoint)} if endpoint.tls else {}
-        return RedisCluster(
+        return ValkeyClusterClient(
             startup_nodes=[ClusterNode(host, port) for host, port in endpoint.hosts],
             retry=_retry(purpose),
             max_connections=POOL_CONNECTIONS,
@@ -99,7 +100,7 @@ def build_client(endpoint: Endpoint, *, purpose: Purpose, timeout_s: float) -> C
         connection_class=connection_class,
         **options,
     )
-    client = Redis.from_pool(pool)
+    client = ValkeyClient.from_pool(pool)
     client.set_retry(options["retry"])
     return client
 
@@ -116,9 +117,9 @@ def _sentinel_client(endpoint: Endpoint, options: dict[str, Any], timeout_s: flo
             "protocol": 2,
         },
     )
-    client: Redis = sentinel.master_for(
+    client: ValkeyClient = sentinel.master_for(
         endpoint.service,
-        redis_class=Redis,
+        redis_class=ValkeyClient,
         connection_pool_class=SentinelConnectionPool,
         db=endpoint.db,
         **options,

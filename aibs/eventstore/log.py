@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aibs.errors import CorruptLog, TruncatedLog
 from aibs.eventstore.events.envelope import Event, parse_entry
+from aibs.eventstore.reading import answered
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from aibs.eventstore.commands import Commands, Entry
     from aibs.eventstore.keys import Keys
@@ -42,7 +43,8 @@ class Log:
         Memory is bounded by the batch. Raises CorruptLog for an entry that is not an event.
         """
         while True:
-            entries = await self._client.xrange(self._stream, start, end, count=batch)
+            with answered("the log"):
+                entries = await self._client.xrange(self._stream, start, end, count=batch)
             for entry in entries:
                 yield _event(entry)
             if len(entries) < batch:
@@ -57,7 +59,8 @@ class Log:
         """
         end = "+"
         while True:
-            entries = await self._client.xrevrange(self._stream, end, "-", count=BATCH)
+            with answered("the log"):
+                entries = await self._client.xrevrange(self._stream, end, "-", count=BATCH)
             for entry in entries:
                 if _event(entry).at_ms <= at_ms:
                     return entry[0].decode()
@@ -67,19 +70,22 @@ class Log:
 
     async def newest(self, count: int) -> list[Event]:
         """The newest `count` events, oldest first."""
-        entries = await self._client.xrevrange(self._stream, "+", "-", count=count)
+        with answered("the log"):
+            entries = await self._client.xrevrange(self._stream, "+", "-", count=count)
         return [_event(entry) for entry in reversed(entries)]
 
     async def last_id(self) -> str:
         """The ID of the newest event, `0-0` in an empty log."""
-        newest = await self._client.xrevrange(self._stream, "+", "-", count=1)
+        with answered("the log"):
+            newest = await self._client.xrevrange(self._stream, "+", "-", count=1)
         return newest[0][0].decode() if newest else "0-0"
 
     async def length(self) -> int:
         """How many events the log holds now."""
-        return int(await self._client.xlen(self._stream))
+        with answered("the log"):
+            return int(await self._client.xlen(self._stream))
 
-    async def follow(self, last_id: str, *, block_ms: int) -> AsyncIterator[Event]:
+    async def follow(self, last_id: str, *, block_ms: int) -> AsyncGenerator[Event, None]:
         """Events after `last_id` as they come, without end.
 
         The client must be one opened for following, whose socket waits longer than `block_ms`.
@@ -88,7 +94,10 @@ class Log:
         cursor = last_id
         await self._check_cursor(cursor)
         while True:
-            streams = await self._client.xread({self._stream: cursor}, count=BATCH, block=block_ms)
+            with answered("the log"):
+                streams = await self._client.xread(
+                    {self._stream: cursor}, count=BATCH, block=block_ms
+                )
             if not streams:
                 await self._check_cursor(cursor)
                 continue

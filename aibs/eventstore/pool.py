@@ -6,7 +6,6 @@ this client remembers of the pool, so that a flushed or restored server is recog
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from aibs.eventstore.commands import Commands
     from aibs.eventstore.keys import Keys
 
-_REPEAT_EVERY_S = 0.1
 
 # Error replies of a server that cannot serve now. The script did not run.
 _UNAVAILABLE = (
@@ -265,19 +263,3 @@ class CoordinationPool:
         except RedisError as error:
             raise OutcomeUnknown(f"{script}: {type(error).__name__}: {error}.") from error
         return replies.parse(script, reply)
-
-
-async def until_answered(
-    call: Any, *, attempts_until: float, repeat_every_s: float = _REPEAT_EVERY_S
-) -> Any:
-    """Repeat an idempotent call while its outcome is unknown, until the event loop's time
-    `attempts_until`. Raises the last OutcomeUnknown or CoordinationUnavailable.
-    """
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            return await call()
-        except (OutcomeUnknown, CoordinationUnavailable):
-            if loop.time() >= attempts_until:
-                raise
-            await asyncio.sleep(repeat_every_s)

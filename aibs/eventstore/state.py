@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aibs.codec import loads
+from aibs.eventstore.reading import answered
 
 if TYPE_CHECKING:
     from aibs.eventstore.commands import Commands
@@ -96,11 +97,13 @@ class LiveState:
         self._keys = keys
 
     async def _hgetall(self, name: str) -> dict[str, str]:
-        return _hash(await self._client.hgetall(self._keys.key(name)))
+        with answered(f"the pool's {name}"):
+            return _hash(await self._client.hgetall(self._keys.key(name)))
 
     async def server_now_ms(self) -> int:
         """The server's clock."""
-        seconds, micros = await self._client.time()
+        with answered("its time"):
+            seconds, micros = await self._client.time()
         return int(seconds) * 1000 + int(micros) // 1000
 
     async def pool(self) -> PoolState | None:
@@ -158,7 +161,8 @@ class LiveState:
 
     async def telemetry(self, node_id: str) -> dict[str, Any] | None:
         """The last poll in full, None once its time to live passed."""
-        text = await self._client.get(self._keys.telemetry(node_id))
+        with answered(f"the telemetry of {node_id}"):
+            text = await self._client.get(self._keys.telemetry(node_id))
         return loads(text) if text is not None else None
 
 

@@ -6,14 +6,46 @@ from typing import TYPE_CHECKING
 
 from aibs import logs
 from aibs.codec import bytes_to_gb, dumps
+from aibs.errors import CoordinationUnavailable, Fenced, OutcomeUnknown
 from aibs.fleet import Fleet
 from aibs.monitor.elector import TermLost
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aibs.clock import Clock
     from aibs.eventstore.pool import CoordinationPool
     from aibs.eventstore.state import LiveState
     from aibs.fleet import Node
+    from aibs.monitor.elector import Elector
     from aibs.monitor.term import Term
+
+RETRY_S = 0.2
+
+
+async def declare_until_answered(
+    ours: Fleet,
+    pool: CoordinationPool,
+    live: LiveState,
+    elector: Elector,
+    clock: Clock,
+    *,
+    on_unreachable: Callable[[], Awaitable[None]],
+) -> Fleet:
+    """Declare under the living term, again while the answer is lost: the same content declared
+    twice is declared once. Raises TermLost when the term or our trust in it is over.
+    """
+    log = logs.get("aibs.monitor.declaration", owner=elector.owner)
+    while True:
+        term = elector.require_term()
+        try:
+            return await declare(ours, pool, live, term)
+        except Fenced as error:
+            raise TermLost("fenced") from error
+        except (OutcomeUnknown, CoordinationUnavailable) as error:
+            log.warning("declaration_unanswered", error=str(error))
+            await on_unreachable()
+            await clock.sleep(RETRY_S)
 
 
 async def declare(ours: Fleet, pool: CoordinationPool, live: LiveState, term: Term) -> Fleet:

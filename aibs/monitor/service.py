@@ -15,7 +15,7 @@ from aibs.eventstore.keys import Keys
 from aibs.eventstore.log import Log
 from aibs.eventstore.pool import CoordinationPool, ObserveLimits
 from aibs.eventstore.state import LiveState
-from aibs.monitor.declaration import declare
+from aibs.monitor.declaration import declare_until_answered
 from aibs.monitor.elector import ElectionTiming, Elector
 from aibs.monitor.poller import NodePoller
 from aibs.monitor.recorder import Recorder
@@ -113,7 +113,14 @@ class Monitor:
         """The owner's work: declare the fleet, then poll what is declared."""
         assert self.elector is not None
         term = self.elector.require_term()
-        fleet = await declare(self._fleet, pool, LiveState(pool.client, self._keys), term)
+        fleet = await declare_until_answered(
+            self._fleet,
+            pool,
+            LiveState(pool.client, self._keys),
+            self.elector,
+            self._clock,
+            on_unreachable=self._connections.revive,
+        )
         own_keys = {
             key: tuple(worker.worker_id for worker in workers)
             for key, workers in fleet.workers_by_key.items()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError
-
-from aibs.errors import Broken
+from aibs.errors import AibsError
 from aibs.eventstore.events import OwnerExpired, OwnerResigned
 
 if TYPE_CHECKING:
@@ -31,9 +29,11 @@ class LogVacancy:
         """Return at the next event that ends a term. A log that cannot be read is no news."""
         while True:
             try:
-                async for event in self._log.follow(await self._log.last_id(), block_ms=BLOCK_MS):
-                    if event.type in _ENDS:
-                        return
-            except (RedisError, OSError, Broken, asyncio.IncompleteReadError):
+                following = self._log.follow(await self._log.last_id(), block_ms=BLOCK_MS)
+                async with aclosing(following) as events:
+                    async for event in events:
+                        if event.type in _ENDS:
+                            return
+            except AibsError:
                 # The retry of the election goes on without us.
                 await self._clock.sleep(PAUSE_AFTER_ERROR_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 import time
 from typing import Any, Self
 
@@ -313,8 +315,29 @@ async def test_the_last_keep_alive_wins_for_all_and_openai_leaves_it() -> None:
 
 
 @in_loop
+async def test_the_expiry_of_a_first_request_slides_with_each_look() -> None:
+    async with Bench([spec(token_seconds=FOR_LONG_S)]) as server, browser(server) as http:
+        reader, _ = await server.raw(post("/api/generate", {"model": "qwen", "prompt": "a"}))
+        await reader.readuntil(b"token1")
+        looks = [(await http.get("/api/ps")).json()["models"][0]["expires_at"] for _ in range(2)]
+        assert looks[0] != looks[1]
+
+
+@in_loop
+async def test_only_the_last_request_to_end_moves_the_expiry() -> None:
+    async with Bench([spec(token_seconds=FOR_LONG_S)]) as server, browser(server) as http:
+        await http.post("/api/generate", json={"model": "qwen"})
+        reader, _ = await server.raw(post("/api/generate", {"model": "qwen", "prompt": "a"}))
+        await reader.readuntil(b"token1")
+        before = (await http.get("/api/ps")).json()
+        await http.post("/api/generate", json={"model": "qwen"})
+        assert (await http.get("/api/ps")).json() == before
+
+
+@in_loop
 async def test_an_unload_drains_and_shows_an_expiry_that_is_past() -> None:
     async with Bench([spec(token_seconds=FOR_LONG_S)]) as server, browser(server) as http:
+        await http.post("/api/generate", json={"model": "qwen"})
         reader, writer = await server.raw(post("/api/generate", {"model": "qwen", "prompt": "a"}))
         await reader.readuntil(b"token1")
         before = time.time()
@@ -494,6 +517,7 @@ async def test_in_a_deadlock_loads_hang_while_everything_else_stays_green() -> N
         assert (await http.get("/api/tags")).status_code == 200
         document = {"model": "fast", "prompt": "a", "stream": False}
         assert (await http.post("/api/generate", json=document)).status_code == 200
+        assert server.node().resident == ["fast:latest"]
         assert not stuck.done()
         server.node().heal()
         assert (await stuck).status_code == 200
@@ -715,19 +739,23 @@ async def test_a_failure_midway_of_an_openai_stream_is_swallowed_and_lacks_done(
         assert chunks[-1]["choices"][0]["delta"]["content"] == ""
 
 
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("way", ["close", "half", "reset"])
 @in_loop
-async def test_a_client_that_leaves_ends_its_generation(half: bool) -> None:
+async def test_a_client_that_leaves_ends_its_generation(way: str) -> None:
     async with Bench([spec(token_seconds=FOR_LONG_S)]) as server:
         node = server.node()
         reader, writer = await server.raw(post("/api/generate", {"model": "qwen", "prompt": "a"}))
         await reader.readuntil(b"token1")
-        if half:
+        if way == "half":
             writer.write_eof()
             rest = await reader.read()
             assert rest.endswith(b"0\r\n\r\n")
             assert b'"done":true' not in rest
         else:
+            if way == "reset":
+                no_linger = struct.pack("ii", 1, 0)
+                client = writer.get_extra_info("socket")
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
             writer.close()
         await until(lambda: node.stats.aborted_generations == 1)
         assert node.stats.generating.total() == 0
@@ -737,16 +765,18 @@ async def test_a_client_that_leaves_ends_its_generation(half: bool) -> None:
 
 @in_loop
 async def test_a_slow_reader_holds_the_generation_up_and_loses_nothing() -> None:
-    async with Bench([spec(reply_tokens=40_000)]) as server:
-        reader, writer = await server.raw(post("/api/generate", {"model": "qwen", "prompt": "a"}))
+    # The name is echoed as it was typed, so each line is long and few of them fill all buffers.
+    long_name = "qwen" + " " * 100_000
+    async with Bench([spec(reply_tokens=200)]) as server:
+        request = post("/api/generate", {"model": long_name, "prompt": "a"})
+        reader, _ = await server.raw(request)
         await until(lambda: server.node().stats.generating.total() == 1)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
         assert server.node().stats.generating.total() == 1
         received = bytearray()
         while b'"done":true' not in received[-4096:]:
             received += await reader.read(2**16)
-        assert received.count(b'"done":false') == 40_000
-        writer.close()
+        assert received.count(b'"done":false') == 200
 
 
 # Slots and counts.

@@ -67,10 +67,11 @@ def test_all_workers_of_one_model_are_named_once() -> None:
     assert residency.models[0].worker_ids == ("w1", "w2", "w3")
 
 
-def test_two_names_on_one_digest_are_one_charge_of_the_larger_size() -> None:
+@pytest.mark.parametrize(("first", "second"), [(100, 140), (140, 100)])
+def test_two_names_on_one_digest_are_one_charge_of_the_larger_size(first: int, second: int) -> None:
     residency = classified(
-        model("copy:latest", OURS, size=100, vram=100),
-        model("other:latest", OURS, size=140, vram=140),
+        model("copy:latest", OURS, size=first, vram=first),
+        model("other:latest", OURS, size=second, vram=second),
     )
     assert [entry.charge_bytes for entry in residency.models] == [140, 0]
     assert residency.foreign_bytes == 140

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -140,7 +142,10 @@ class Connection(asyncio.Protocol):
     # What the server calls.
 
     def abort(self) -> None:
-        """Reset the connection."""
+        """Reset the connection: without lingering, a close is a reset and not an end."""
+        wire = self._wire.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # a client that was reset first, on some systems
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._wire.abort()
 
     @property

@@ -1,0 +1,37 @@
+"""What the demo prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aibs.codec import rfc3339
+from aibs.projections.timeline import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aibs.demo.scenario import Takeover
+    from aibs.eventstore.events.envelope import Event
+
+TYPE_WIDTH = 20
+
+
+def event_line(event: Event) -> str:
+    """`#12 12:03:04.567 OwnerElected         ...`"""
+    clock = rfc3339(event.at_ms)[11:-1]
+    return f"#{event.seq:<3} {clock} {event.type:<{TYPE_WIDTH}} {describe(event)}"
+
+
+def takeover_line(takeover: Takeover) -> str:
+    """The handover in one sentence."""
+    return (
+        f"Monitor B took over: elected {takeover.elected_after_ms / 1000:.1f} s after the kill "
+        f"with fence {takeover.new.fence} (before: {takeover.old.fence}), every node observed "
+        f"again after {takeover.fresh_after_ms / 1000:.1f} s."
+    )
+
+
+def where_to_look(environment: Mapping[str, str]) -> list[str]:
+    """Lines to paste into another terminal, while the demo goes on."""
+    lines = [f"  export {name}='{value}'" for name, value in sorted(environment.items())]
+    return ["To look around, in another terminal:", *lines, "  aibs audit"]

@@ -1,0 +1,86 @@
+"""The demo as a newcomer runs it, and what it leaves behind: nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG_S = 90
+
+
+def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    # A short path: a unix socket's name has room for about a hundred characters.
+    return subprocess.Popen(
+        [sys.executable, "-m", "aibs", "demo", *arguments],
+        env={
+            **os.environ,
+            "TMPDIR": str(tmp_path),
+            # A real pool's address in the environment is none of the demo's business.
+            "AIBS_MODEL_CLUSTER_VALKEY_URL": "redis://127.0.0.1:1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _processes_naming(text: str) -> list[str]:
+    shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in shown.stdout.splitlines() if text in line and " -eo " not in line]
+
+
+def _assert_nothing_left(tmp_path: Path) -> None:
+    assert list(tmp_path.iterdir()) == []
+    deadline = time.monotonic() + 10
+    while left := _processes_naming(str(tmp_path)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def test_the_demo_shows_the_audit_and_a_takeover_and_ends_by_itself(tmp_path: Path) -> None:
+    process = _start(tmp_path, "--exit")
+    output, _ = process.communicate(timeout=LONG_S)
+    assert process.returncode == 0, output
+    assert "READY for the global scheduler" in output
+    assert "Monitor B took over" in output
+    owners = [line for line in output.splitlines() if "OwnerElected" in line]
+    assert len(owners) == 2
+    assert "fence 2" in owners[1]
+    assert "Traceback" not in output
+    _assert_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("after_s", [0.3, 0.8, 1.5, 3.0, 4.5])
+def test_ctrl_c_at_any_moment_of_the_demo_leaves_nothing_behind(
+    tmp_path: Path, after_s: float
+) -> None:
+    process = _start(tmp_path)
+    time.sleep(after_s)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=LONG_S)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    _assert_nothing_left(tmp_path)
+
+
+def test_the_demo_goes_on_until_ctrl_c_which_is_its_good_end(tmp_path: Path) -> None:
+    process = _start(tmp_path)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "until Ctrl-C" in line:
+            break
+    else:
+        pytest.fail("it ended by itself")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=LONG_S)
+    assert process.returncode == 0, output
+    _assert_nothing_left(tmp_path)
