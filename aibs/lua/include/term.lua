@@ -14,9 +14,11 @@ local function read_term()
     last_owner = held[7] or '', renewed_at_ms = tonumber(held[8] or 0),
     renewed_mono_ms = tonumber(held[9] or 0),
   }
-  -- After the clock stepped back a deadline would lie far ahead: it never exceeds its TTL.
-  if term.deadline_ms > now + term.ttl_ms then
+  -- After the clock stepped back a deadline would lie far ahead: it never exceeds its TTL. Kept at
+  -- once, or a dead owner's deadline would move along with each look at it.
+  if term.owner ~= '' and term.deadline_ms > now + term.ttl_ms then
     term.deadline_ms = now + term.ttl_ms
+    redis.call('HSET', owner_key, 'deadline_ms', int_text(term.deadline_ms))
   end
 end
 
