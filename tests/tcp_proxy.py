@@ -99,7 +99,9 @@ class TcpProxy:
             asyncio.ensure_future(self._pump(up_reader, writer, replies=True)),
         )
         try:
-            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            # Ended by a cancellation as by anything else: the streams' own callback would log it.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for pump in pumps:
                 pump.cancel()

@@ -17,6 +17,11 @@ end
 if pool_state ~= 'open' then
   return { 'in_use', '', '0' }
 end
+-- Recorded already, and nothing came after it: the same stop, told again.
+local closed_id = redis.call('HGET', pool_key, 'closed_id')
+if closed_id and closed_id == pool_last_id then
+  return { 'ok', closed_id }
+end
 local id = append('PoolClosed', 1, nil, nil, '{"run_id":' .. json_text(server_run_id()) .. '}')
 redis.call('HSET', pool_key, 'closed_id', id)
 return { 'ok', id }

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-HANG_S = 60.0
+HANG_S = 150.0
 
 
 def in_loop(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
