@@ -17,7 +17,7 @@ from aibs.eventstore.log import Log
 from aibs.eventstore.state import LiveState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -175,7 +175,9 @@ def _elected(event: Event, process: MonitorProcess, above: int) -> bool:
     )
 
 
-async def watch(url: str, namespace: str, directory: Path) -> tuple[Pool, Callable[[], object]]:
+async def watch(
+    url: str, namespace: str, directory: Path
+) -> tuple[Pool, Callable[[], Awaitable[None]]]:
     """The pool, and what closes its client."""
     client = commands(await open_client(url, data_dir=directory, purpose="read"))
     keys = Keys(namespace)

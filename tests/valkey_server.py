@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from redis import Redis
 from redis.exceptions import BusyLoadingError, RedisError
@@ -30,6 +30,11 @@ def free_port() -> int:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
+
+
+def _call(client: Redis, *command: str | int) -> Any:
+    # redis-py leaves the method unannotated.
+    return cast("Any", client).execute_command(*command)
 
 
 class ValkeyServer:
@@ -107,10 +112,10 @@ class ValkeyServer:
 
     def _take_all_slots(self) -> None:
         with contextlib.closing(self.client()) as client:
-            if "cluster_slots_assigned:16384" not in str(client.execute_command("CLUSTER INFO")):
-                client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            if "cluster_slots_assigned:16384" not in str(_call(client, "CLUSTER INFO")):
+                _call(client, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
             deadline = time.monotonic() + READY_S
-            while "cluster_state:ok" not in str(client.execute_command("CLUSTER INFO")):
+            while "cluster_state:ok" not in str(_call(client, "CLUSTER INFO")):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
 
@@ -150,7 +155,7 @@ class ValkeyServer:
     def save_files(self) -> Path:
         """A copy of the append-only files as they are, to be restored later."""
         with contextlib.closing(self.client()) as client:
-            client.execute_command("WAITAOF", 1, 0, 5000)
+            _call(client, "WAITAOF", 1, 0, 5000)
         kept = self._directory / "kept"
         shutil.copytree(self._directory / "appendonlydir", kept, dirs_exist_ok=True)
         return kept

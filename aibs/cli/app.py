@@ -78,8 +78,8 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
         if ours is None or others is not None:
             raise
         errors = list(_leaves(ours))
-        for error in errors:
-            report(error)
+        for one in errors:
+            report(one)
         sys.exit(errors[0].exit_status)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -45,7 +45,7 @@ class NodePoller:
     """Polls one node and hands each outcome over.
 
     `own_keys` has the roster: comparison key → worker ids. `phase_ms` shifts this node's slots so
-    that a large fleet is not polled in one burst.
+    that a large fleet is not polled in one burst; its version is asked `version_after_ms` later.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class NodePoller:
         fence: int,
         interval_ms: int,
         phase_ms: int,
+        version_after_ms: int = 0,
     ) -> None:
         self._node = node
         self._api = api
@@ -68,6 +69,7 @@ class NodePoller:
         self._fence = fence
         self._interval_ms = interval_ms
         self._phase_ms = phase_ms
+        self._version_after_ms = version_after_ms
         self._seq = 0
         self._own_digests: dict[str, tuple[str, ...]] = {}
         self._tags_at_ms: int | None = None
@@ -89,7 +91,11 @@ class NodePoller:
                 max(0, first_slot_ms + slot * self._interval_ms - now_ms) / 1000
             )
             slot += 1
-            self._submit(await self.poll())
+            outcome = await self.poll()
+            self._submit(outcome)
+            # After the outcome is handed over: a version is for people, and delays no stamp.
+            if outcome.good and outcome.begun_at_ms >= first_slot_ms + self._version_after_ms:
+                await self._refresh_version(outcome.begun_at_ms)
 
     async def poll(self) -> PollOutcome:
         """One poll, whatever the node does."""
@@ -106,7 +112,6 @@ class NodePoller:
             snapshot = await self._api.ps()
             latency_ms = self._clock.boottime_ms() - begun_at_ms
             await self._refresh_tags(snapshot, begun_at_ms)
-            await self._refresh_version(begun_at_ms)
             residency = classify(snapshot, self._own_keys, self._own_digests, self._node.memory)
             models_json, unaccounted = observed(residency)
             telemetry_json = telemetry(

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 PHASE_STEP_MS = 3
 """Milliseconds between the first polls of two nodes: 1,000 nodes spread over 3 s."""
 
+VERSION_STEP_MS = 20
+"""Milliseconds between the first questions for a version: never a burst beside the first polls."""
+
 SAMPLES_SLACK = 2
 """The samples stream holds at most this many times the polls that its age allows."""
 
@@ -147,6 +150,7 @@ class Monitor:
                     fence=term.fence,
                     interval_ms=self._timing.poll_interval_ms,
                     phase_ms=position * PHASE_STEP_MS % self._timing.poll_interval_ms,
+                    version_after_ms=position * VERSION_STEP_MS,
                 )
                 group.create_task(poller.run(), name=f"poll {node.node_id}")
 

@@ -47,7 +47,7 @@ async def scene(
         try:
             yield pool, lambda name: MonitorProcess(settings, tmp_path, name), nodes
         finally:
-            await close()  # type: ignore[misc]
+            await close()
 
 
 @in_loop

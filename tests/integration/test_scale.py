@@ -73,7 +73,7 @@ def test_a_large_fleet_stays_fresh_under_one_monitor(
                 assert len([e for e in events if e.type == "OwnerElected"]) == 1
                 assert not [e for e in events if e.type == "NodeHealthChanged"]
                 assert_safe(events)
-            await close()  # type: ignore[misc]
+            await close()
         finally:
             process.kill()
             process.communicate()

@@ -101,9 +101,7 @@ class Scripts(RuleBasedStateMachine):
         self.plain = Redis.from_url(self.url)
         self.clock = ServerClock(self.plain, self.namespace, EPOCH_MS)
         self.true_ms = 0
-        client = commands(
-            self.run(open_client(self.url, data_dir=Path(), purpose="write"))  # type: ignore[arg-type]
-        )
+        client = commands(self.run(open_client(self.url, data_dir=Path(), purpose="write")))
         self.client = client
         keys = Keys(self.namespace)
         self.pools = {
@@ -367,15 +365,18 @@ class Scripts(RuleBasedStateMachine):
 
 
 def _run(url: str, examples: int, steps: int) -> None:
-    machine = type("Machine", (Scripts,), {"url": url})
-    machine.TestCase.settings = settings(
+    class Machine(Scripts):
+        pass
+
+    Machine.url = url
+    Machine.TestCase.settings = settings(
         max_examples=examples,
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )
-    machine.TestCase("runTest").debug()
+    Machine.TestCase("runTest").debug()
 
 
 def test_scripts_decide_as_the_model_and_fold_to_the_live_state(valkey_url: str) -> None:
