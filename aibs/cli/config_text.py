@@ -36,9 +36,12 @@ def render(document: ConfigDocument, *, show_defaults: bool) -> None:
     if hidden:
         console.print(f"{plural(hidden, 'setting')} at the default: --all shows them.", style="dim")
     for fault in document.faults:
-        console.print(Text(f"fault: {fault.variable} {fault.problem}. {fault.mend}", style="red"))
+        console.print(
+            Text(f"fault: {fault.variable} {fault.problem}. {fault.mend}", style="red"),
+            soft_wrap=True,
+        )
     for warning in document.warnings:
-        console.print(Text(f"warning: {printable(warning)}", style="yellow"))
+        console.print(Text(f"warning: {printable(warning)}", style="yellow"), soft_wrap=True)
     console.print(_verdict(document))
 
 

@@ -43,10 +43,11 @@ def redact(url: str) -> str:
     """The URL with every user, password and secret parameter masked.
 
     A password with an unescaped `/` or `#`, or a mistyped scheme, hides nothing from us: all
-    before the last @ is masked, but for the socket path of unix://, which may hold an @ itself.
+    before the last @ is masked, but for an @ within the socket path of unix://.
     """
     scheme, separator, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
-    if "@" in (rest.partition("/")[0] if scheme.lower() == "unix" else rest):
+    within_path = scheme.lower() == "unix" and rest.startswith("/")
+    if "@" in rest and not within_path:
         rest = f"***@{rest.rpartition('@')[2]}"
     return _SECRET_QUERY.sub(r"\1***", f"{scheme}{separator}{rest}")
 
