@@ -178,7 +178,7 @@ def test_each_corruption_is_one_fault_that_names_the_variable_and_the_mend(
     assert "secret" not in str(raised.value)
 
 
-REFUSALS = (
+REFUSALS: tuple[tuple[dict[str, str], str, str], ...] = (
     ({"AIBS_COORDINATION_BACKEND": "memory"}, "AIBS_COORDINATION_BACKEND", "memory"),
     ({f"{C}BACKEND": "memory", f"{C}SINGLE_HOST": "true"}, f"{C}BACKEND", "memory"),
     ({}, "AIBS_VALKEY_URL", "embedded"),
