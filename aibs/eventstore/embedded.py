@@ -95,6 +95,10 @@ async def find(data_dir: Path) -> Path | None:
     return socket
 
 
+_supervisors: list[subprocess.Popen[bytes]] = []
+"""Those that this process started. They may outlive their holder, and are reaped at the next."""
+
+
 class EmbeddedValkey:
     """A hold on the embedded server of a data directory."""
 
@@ -262,7 +266,8 @@ def _spawn(
     def place_lock() -> None:
         os.dup2(server_lock, lock, inheritable=True)
 
-    return subprocess.Popen(  # noqa: S603 - our own script and the binary that we found
+    _supervisors[:] = [older for older in _supervisors if older.poll() is None]
+    supervisor = subprocess.Popen(  # noqa: S603 - our own script and the binary that we found
         ["/bin/sh", "-c", _SUPERVISOR, "aibs-embedded", str(binary), str(directory.configuration)],
         stdin=reader,
         stdout=subprocess.DEVNULL,
@@ -272,3 +277,5 @@ def _spawn(
         preexec_fn=place_lock,  # noqa: PLW1509 - only dup2, before exec
         cwd=directory.path,
     )
+    _supervisors.append(supervisor)
+    return supervisor

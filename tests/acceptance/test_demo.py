@@ -34,8 +34,8 @@ def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def _processes_naming(text: str) -> list[str]:
-    shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    return [line for line in shown.stdout.splitlines() if text in line and " -eo " not in line]
+    shown = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in shown.stdout.splitlines() if text in line and " -ww " not in line]
 
 
 def _assert_nothing_left(tmp_path: Path) -> None:
