@@ -48,7 +48,11 @@ class ValkeyServer:
         self.port = free_port()
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(
@@ -112,10 +116,10 @@ class ValkeyServer:
 
     def _take_all_slots(self) -> None:
         with contextlib.closing(self.client()) as client:
-            if "cluster_slots_assigned:16384" not in str(_call(client, "CLUSTER INFO")):
+            if _call(client, "CLUSTER INFO")["cluster_slots_assigned"] != "16384":
                 _call(client, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
             deadline = time.monotonic() + READY_S
-            while "cluster_state:ok" not in str(_call(client, "CLUSTER INFO")):
+            while _call(client, "CLUSTER INFO")["cluster_state"] != "ok":
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
 

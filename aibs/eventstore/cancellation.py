@@ -1,8 +1,10 @@
 """Clients in which a cancellation is never lost.
 
-redis-py sends with `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that
-arrives when the send has just finished: the task then goes on as if nobody had told it to stop, and
-a task group that waits for it waits for ever. These classes look once more at the answer.
+With a socket timeout redis-py sends by `asyncio.wait_for`, which before Python 3.12 swallows a
+cancellation that arrives when the send has just finished: the task goes on as if nobody had told it
+to stop, and a task group that waits for it waits for ever. So these clients have no socket timeout
+and put one deadline over the whole call. What a helper of the library (a sentinel's own client)
+swallows all the same is raised when the answer is there.
 """
 
 from __future__ import annotations
@@ -11,15 +13,22 @@ import asyncio
 from typing import Any
 
 from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 
 class ValkeyClient(Redis):
     """A client of one server."""
 
+    answer_timeout_s: float | None = None
+
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Raises CancelledError also where the library lost it; the call was done then."""
+        """Raises redis' TimeoutError past the deadline; a cancelled call may have been done."""
         cancelled_before = _cancellations()
-        answer = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        try:
+            async with asyncio.timeout(self.answer_timeout_s):
+                answer = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except TimeoutError as error:
+            raise RedisTimeoutError(_too_late(self.answer_timeout_s)) from error
         _raise_lost(cancelled_before)
         return answer
 
@@ -27,12 +36,22 @@ class ValkeyClient(Redis):
 class ValkeyClusterClient(RedisCluster):
     """A client of a cluster."""
 
+    answer_timeout_s: float | None = None
+
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Raises CancelledError also where the library lost it; the call was done then."""
+        """Raises redis' TimeoutError past the deadline; a cancelled call may have been done."""
         cancelled_before = _cancellations()
-        answer = await super().execute_command(*args, **options)
+        try:
+            async with asyncio.timeout(self.answer_timeout_s):
+                answer = await super().execute_command(*args, **options)
+        except TimeoutError as error:
+            raise RedisTimeoutError(_too_late(self.answer_timeout_s)) from error
         _raise_lost(cancelled_before)
         return answer
+
+
+def _too_late(timeout_s: float | None) -> str:
+    return f"no answer within {timeout_s:g} s" if timeout_s else "no answer in time"
 
 
 def _cancellations() -> int:

@@ -7,9 +7,9 @@ and by nobody else.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
+from redis.asyncio import BlockingConnectionPool, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Purpose = Literal["write", "read", "follow"]
-Client = Redis | RedisCluster
+Client = ValkeyClient | ValkeyClusterClient
 
 POOL_CONNECTIONS = 4
 """A process has few calls under way at once; more wait for a connection rather than fail."""
@@ -51,11 +51,12 @@ def _retry(purpose: Purpose) -> Retry:
     return Retry(ExponentialBackoff(cap=0.5, base=0.05), READ_RETRIES)
 
 
-def _options(endpoint: Endpoint, purpose: Purpose, timeout_s: float) -> dict[str, Any]:
+def _options(endpoint: Endpoint, timeout_s: float) -> dict[str, Any]:
     return {
         "username": endpoint.username,
         "password": endpoint.password,
-        "socket_timeout": FOLLOW_TIMEOUT_S if purpose == "follow" else timeout_s,
+        # The client has a deadline of its own, over the whole call: see its module.
+        "socket_timeout": None,
         "socket_connect_timeout": timeout_s,
         # RESP2: the answers' shapes do not change with the library's default.
         "protocol": 2,
@@ -71,7 +72,13 @@ def _tls_options(endpoint: Endpoint) -> dict[str, Any]:
 
 def build_client(endpoint: Endpoint, *, purpose: Purpose, timeout_s: float) -> Client:
     """A client for an endpoint other than `embedded`, not yet connected."""
-    options = _options(endpoint, purpose, timeout_s)
+    client = _unbounded_client(endpoint, purpose, timeout_s)
+    client.answer_timeout_s = FOLLOW_TIMEOUT_S if purpose == "follow" else timeout_s
+    return client
+
+
+def _unbounded_client(endpoint: Endpoint, purpose: Purpose, timeout_s: float) -> Client:
+    options = _options(endpoint, timeout_s)
     if endpoint.kind == "cluster":
         tls = {"ssl": True, **_tls_options(endpoint)} if endpoint.tls else {}
         return ValkeyClusterClient(
@@ -100,12 +107,12 @@ def build_client(endpoint: Endpoint, *, purpose: Purpose, timeout_s: float) -> C
         connection_class=connection_class,
         **options,
     )
-    client = ValkeyClient.from_pool(pool)
+    client = cast("ValkeyClient", ValkeyClient.from_pool(pool))
     client.set_retry(options["retry"])
     return client
 
 
-def _sentinel_client(endpoint: Endpoint, options: dict[str, Any], timeout_s: float) -> Redis:
+def _sentinel_client(endpoint: Endpoint, options: dict[str, Any], timeout_s: float) -> ValkeyClient:
     tls = {"ssl": True, **_tls_options(endpoint)} if endpoint.tls else {}
     sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
         list(endpoint.hosts),
