@@ -20,6 +20,14 @@ class ValkeyClient(Redis):
     """A client of one server."""
 
     answer_timeout_s: float | None = None
+    companions: tuple[Redis, ...] = ()
+    """Clients that live as long as this one: those of its sentinels."""
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Close it and its companions."""
+        await super().aclose(close_connection_pool)
+        for companion in self.companions:
+            await companion.aclose()
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Raises redis' TimeoutError past the deadline; a cancelled call may have been done."""

@@ -133,6 +133,7 @@ def _sentinel_client(endpoint: Endpoint, options: dict[str, Any], timeout_s: flo
         **tls,
     )
     client.set_retry(options["retry"])
+    client.companions = tuple(sentinel.sentinels)
     return client
 
 

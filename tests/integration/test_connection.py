@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
+import ssl
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, cast
@@ -139,6 +141,57 @@ async def test_the_scripts_run_on_a_cluster_which_refuses_keys_that_were_not_dec
         assert events[-1] == "OwnerResigned"
         assert (await LiveState(client, pool.keys).nodes()).keys() == {"box-c"}
         await client.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _tls_in_front_of(port: int, directory: Path) -> AsyncIterator[tuple[int, Path]]:
+    """A port that speaks TLS for a plain server, and the certificate to trust."""
+    certificate, key = directory / "cert.pem", directory / "key.pem"
+    await asyncio.to_thread(
+        subprocess.run,
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65_536):
+                sink.write(data)
+        sink.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(reader, up_writer), pump(up_reader, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1], certificate
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
+def test_tls_is_spoken_and_a_stranger_is_not_trusted(
+    own_valkey: ValkeyServer, tmp_path: Path, scheme: str
+) -> None:
+    @in_loop
+    async def drill() -> None:
+        async with _tls_in_front_of(own_valkey.port, tmp_path) as (port, certificate):
+            url = f"{scheme}://localhost:{port}/0"
+            trusted = f"{url}?ssl_ca_certs={certificate}"
+            client = cast("Any", await open_client(trusted, data_dir=tmp_path, purpose="write"))
+            await client.set("x", "1")
+            await client.aclose()
+            with pytest.raises(CoordinationUnavailable, match=r"(?i)certificate"):
+                await open_client(url, data_dir=tmp_path, purpose="write")
+
+    drill()
 
 
 CANCELLATIONS = 150
