@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aibs.codec import rfc3339
@@ -10,10 +11,20 @@ from aibs.projections.timeline import describe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aibs.demo.scenario import Takeover
     from aibs.eventstore.events.envelope import Event
+    from aibs.eventstore.state import TermState
 
 TYPE_WIDTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """How the term went from the killed owner to the standby. Milliseconds since the kill."""
+
+    old: TermState
+    new: TermState
+    elected_after_ms: int
+    fresh_after_ms: int
 
 
 def event_line(event: Event) -> str:

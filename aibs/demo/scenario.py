@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import tempfile
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from aibs.audit.service import AuditOptions, audit
 from aibs.clock import SystemClock
 from aibs.demo.children import MonitorProcess
 from aibs.demo.fleet import NODES, environment
-from aibs.demo.report import event_line
+from aibs.demo.report import Takeover, event_line
 from aibs.errors import AibsError
 from aibs.eventstore.commands import commands
 from aibs.eventstore.connection import open_client
@@ -43,16 +42,6 @@ FOLLOW_BLOCK_MS = 1000
 
 class DemoFailed(AibsError):
     """A step of the demo did not come about."""
-
-
-@dataclass(frozen=True, slots=True)
-class Takeover:
-    """How the term went from the killed owner to the standby. Milliseconds since the kill."""
-
-    old: TermState
-    new: TermState
-    elected_after_ms: int
-    fresh_after_ms: int
 
 
 class Demo:
