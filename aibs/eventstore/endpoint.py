@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from aibs.errors import ConfigurationError
 
@@ -36,20 +36,64 @@ _FORMS = (
     "redis://, rediss://, valkey://, valkeys://, unix://, redis+sentinel://host:port,…/service/db, "
     "redis+cluster://host:port,… or the word embedded"
 )
-_SECRET_QUERY = re.compile(r"(?i)([?&][a-z_]*(?:password|secret|token|username)[a-z_]*=)[^&#]*")
+_TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
+_OPEN_PARAMETERS = ("db", *_TLS_OPTIONS)
+_PARAMETERS = (*_OPEN_PARAMETERS, "sentinel_username", "sentinel_password")
+
+MASK = "***"
+_HOST = r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?"
+_ADDRESS = re.compile(_HOST)
+_ADDRESSES = re.compile(rf"{_HOST}( *, *{_HOST})*")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 
 
 def redact(url: str) -> str:
-    """The URL with every user, password and secret parameter masked.
+    """The URL with every user, password and secret parameter masked; never a line break.
 
-    A password with an unescaped `/` or `#`, or a mistyped scheme, hides nothing from us: all
-    before the last @ is masked, but for an @ within the socket path of unix://.
+    Shows only what it understands. Who types a password with an unescaped `/`, `?` or `#`, forgets
+    the @ or mistypes the scheme still finds none of it on a screen or in a log.
     """
-    scheme, separator, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
-    within_path = scheme.lower() == "unix" and rest.startswith("/")
-    if "@" in rest and not within_path:
-        rest = f"***@{rest.rpartition('@')[2]}"
-    return _SECRET_QUERY.sub(r"\1***", f"{scheme}{separator}{rest}")
+    shown = _redacted(url.strip())
+    return shown if shown.isprintable() else MASK
+
+
+def _redacted(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        rest = url
+        if rest and "@" not in rest and not _ADDRESS.fullmatch(rest):
+            return MASK
+        lead = ""
+    elif not _SCHEME.fullmatch(scheme):
+        return MASK
+    else:
+        lead = f"{scheme}://"
+    if "@" in rest and not (scheme.lower() == "unix" and rest.startswith("/")):
+        before, _, rest = rest.rpartition("@")
+        lead += f"{MASK}@"
+        # Is this the @ before the host, or one within a parameter's value? Nobody can tell.
+        if "?" in before:
+            return f"{scheme}://{MASK}" if separator else MASK
+    rest, hash_, _ = rest.partition("#")
+    rest, question, query = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    if authority and not _ADDRESSES.fullmatch(authority):
+        return f"{lead}{MASK}"
+    tail = f"?{_redacted_query(query)}" if question else ""
+    return f"{lead}{authority}{slash}{path}{tail}{f'#{MASK}' if hash_ else ''}"
+
+
+def _redacted_query(query: str) -> str:
+    kept = []
+    for item in query.split("&"):
+        name, equals, _ = item.partition("=")
+        if name in _OPEN_PARAMETERS:
+            kept.append(item)
+            continue
+        # What follows may be the rest of a secret that holds an unescaped &.
+        kept.append(f"{name}={MASK}" if equals and re.fullmatch("[a-z_]{1,40}", name) else MASK)
+        break
+    return "&".join(kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +120,30 @@ def _refuse(url: str, why: str) -> ConfigurationError:
     )
 
 
-_TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
-
-
 def parse_url(raw: str) -> Endpoint:
     """Read a coordination URL. Raises ConfigurationError, with every secret masked."""
     url = raw.strip()
     if url == EMBEDDED:
         return Endpoint("embedded", EMBEDDED)
+    if not url.isprintable():
+        raise _refuse(url, "it has a control character or a line break")
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise _refuse(url, "it cannot be read as a URL") from error
-    if parts.scheme.lower() not in _SCHEMES:
+    except ValueError:
+        # The cause's own text repeats the password.
+        raise _refuse(url, "it cannot be read as a URL") from None
+    if parts.scheme.lower() not in _SCHEMES or "://" not in url:
         # Without "://" what stands before the colon may be a user, or a password.
         scheme = parts.scheme if "://" in url else ""
         raise _refuse(url, f"its scheme is {scheme or 'missing'}")
+    _check_escapes(url, parts)
     kind, tls = _SCHEMES[parts.scheme.lower()]
     userinfo, _, hosts = parts.netloc.rpartition("@")
     username, _, password = userinfo.partition(":")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    known = {"db", "sentinel_username", "sentinel_password", *_TLS_OPTIONS}
-    if unknown := sorted(query.keys() - known):
-        raise _refuse(url, f"it has the unknown parameter {unknown[0]}")
+    if query.keys() - set(_PARAMETERS):
+        # Not named: it may be the rest of a password with an unescaped & or ?.
+        raise _refuse(url, f"it has a parameter other than {', '.join(_PARAMETERS)}")
     common = {
         "display": redact(url),
         "tls": tls,
@@ -109,7 +154,10 @@ def parse_url(raw: str) -> Endpoint:
         "tls_options": tuple((name, query[name]) for name in _TLS_OPTIONS if name in query),
     }
     if kind == "unix":
-        if not parts.path or parts.path == "/":
+        if hosts:
+            # unix://run/valkey.sock would mean /valkey.sock, on a host called run.
+            raise _refuse(url, "its socket's path does not begin with / (unix:///run/valkey.sock)")
+        if parts.path in ("", "/"):
             raise _refuse(url, "it names no socket")
         return Endpoint(
             kind,
@@ -133,6 +181,19 @@ def parse_url(raw: str) -> Endpoint:
     return Endpoint(kind, hosts=addresses, service=service, db=db, **common)  # type: ignore[arg-type]  # one dict for all forms
 
 
+def _check_escapes(url: str, parts: SplitResult) -> None:
+    """Refuse a URL that an unescaped character cuts in other places than its writer thinks."""
+    within_path = parts.scheme.lower() == "unix" and not parts.netloc
+    after = parts.query + parts.fragment + ("" if within_path else parts.path)
+    if "@" in after:
+        raise _refuse(
+            url,
+            "it has an @ after the host: in a user or password write / ? # @ as %2F %3F %23 %40",
+        )
+    if parts.fragment or url.endswith("#"):
+        raise _refuse(url, "it has a #, which is written %23 in a user or password")
+
+
 def _db(url: str, text: str) -> int:
     if not text:
         return 0
@@ -144,7 +205,7 @@ def _db(url: str, text: str) -> int:
 def _hosts(url: str, text: str, default_port: int) -> tuple[tuple[str, int], ...]:
     addresses = []
     for item in text.split(","):
-        match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?", item.strip())
+        match = _ADDRESS.fullmatch(item.strip())
         if match is None:
             raise _refuse(url, "it names no host, or one that is not host:port")
         port = int(match.group(2) or default_port)

@@ -134,12 +134,13 @@ def examine(
     """
     sources = read_sources(os.environ if environ is None else environ, env_file)
     values: dict[str, Any] = {field: text.value for field, text in sources.texts.items()}
-    faults: list[Fault] = []
+    faults = list(sources.faults)
     try:
         settings = Settings(**values)
     except ValidationError as error:
-        faults = _faults(error)
-        bad = {fault.variable for fault in faults}
+        wrong = _faults(error)
+        bad = {fault.variable for fault in wrong}
+        faults += wrong
         settings = Settings(**{f: v for f, v in values.items() if variable(f) not in bad})
     unreadable = frozenset(f for f in FIELDS if variable(f) in {x.variable for x in faults})
     workers: tuple[Worker, ...] = ()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from aibs.codec import dumps_text, rfc3339
+from aibs.codec import BYTES_PER_GB, dumps_text, rfc3339
 from aibs.eventstore.endpoint import redact
 from aibs.settings import examine
 from aibs.settings.fields import FIELDS, Variables, traits, variable
+from aibs.settings.parsing import escaped
 from aibs.settings.rules import plain
 
 if TYPE_CHECKING:
@@ -98,7 +100,8 @@ def _report(settings: Settings, field: str, faulty: bool) -> SettingReport:
         variable=variable(field),
         group=group,
         description=info.description or "",
-        value=shown_value(field, getattr(settings, field)),
+        # A stray byte of the environment has no place in a JSON document.
+        value=escaped(shown_value(field, getattr(settings, field))),
         default=shown_value(field, info.default),
         provenance=provenance,
         faulty=faulty,
@@ -112,7 +115,7 @@ def shown_value(field: str, value: Any) -> str:
     if traits(field)[1]:
         return redact(value)
     if field == "model_cluster_node_vram_gb":
-        return ",".join(f"{size / 10**9:.12g}" for size in value)
+        return ",".join(f"{(Decimal(size) / BYTES_PER_GB).normalize():f}" for size in value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

@@ -15,6 +15,7 @@ from aibs.errors import ConfigurationError
 from aibs.eventstore.endpoint import parse_url
 from aibs.fleet import InvalidNodeUrl, normalise_url
 from aibs.settings.parsing import (
+    NAME_RULE,
     boolean,
     choice,
     each,
@@ -70,11 +71,11 @@ def _gigabytes(item: str) -> int:
         raise fault(
             f"has {shown(item)}, not a size in GB above 0", "Write sizes like 90 or 104.5."
         ) from error
-    return gb_to_bytes(number)
+    return max(1, gb_to_bytes(number))
 
 
 def _slots(item: str) -> int:
-    if not item.isascii() or not item.isdigit() or not 1 <= int(item) <= 1024:
+    if not re.fullmatch("[0-9]{1,4}", item) or not 1 <= int(item) <= 1024:
         raise fault(
             f"has {shown(item)}, not a number of requests at a time", "Write 1 or more, to 1024."
         )
@@ -99,6 +100,10 @@ def _affinity(value: Any) -> dict[str, tuple[str, ...]]:
     for role, nodes in document.items():
         if not isinstance(nodes, list) or not nodes or not all(isinstance(n, str) for n in nodes):
             raise fault(f"gives role {shown(role)} no list of node ids", mend)
+        if not is_identifier(role):
+            raise fault(f"names the role {shown(role)}, which is not a name", NAME_RULE)
+        if len(set(nodes)) != len(nodes):
+            raise fault(f"ties role {shown(role)} to a node twice", "Name each node once.")
     return {role: tuple(nodes) for role, nodes in document.items()}
 
 
@@ -135,9 +140,13 @@ def _host(value: Any) -> str:
 
 def _directory(value: Any) -> str:
     text = str(value).strip()
-    path = Path(text).expanduser()
-    if "\0" in text or (path.exists() and not path.is_dir()):
-        raise fault(f"is {shown(text)}, which is not a directory", "Name a directory.")
+    try:
+        path = Path(text).expanduser()
+        if "\0" in text or (path.exists() and not path.is_dir()):
+            raise fault(f"is {shown(text)}, which is not a directory", "Name a directory.")
+    except (OSError, RuntimeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "no such home"
+        raise fault(f"is {shown(text)}, which cannot be used: {reason}", "Name another.") from error
     return str(path)
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
+from aibs.eventstore.endpoint import redact
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -32,10 +34,26 @@ def fault(problem: str, mend: str) -> PydanticCustomError:
     return PydanticCustomError("fault", "{problem}", {"problem": problem, "mend": mend})
 
 
-def shown(text: str) -> str:
-    """A value as an error shows it: quoted, and cut where it is long."""
+def shown(value: object) -> str:
+    """A value as an error shows it: quoted, on one line, cut where it is long, without a password
+    that was pasted into the wrong variable.
+    """
+    try:
+        text = str(value)
+    except ValueError:  # a whole number of more than 4300 digits
+        return "'a huge number'"
+    if "://" in text or "@" in text[1:]:
+        text = redact(text)
     cut = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
-    return f"'{cut}'"
+    return f"'{escaped(cut)}'"
+
+
+def escaped(text: str) -> str:
+    """The text on one line: line breaks, terminal codes and stray bytes written as escapes."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
 
 
 def _text(value: Any) -> str:
@@ -61,7 +79,7 @@ def integer(low: int, high: int) -> BeforeValidator:
         if isinstance(value, int) and not isinstance(value, bool):
             return value
         text = _text(value)
-        if not re.fullmatch(r"[+-]?\d{1,20}", text):
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
             raise fault(
                 f"is {shown(text)}, not a whole number", f"Set it between {low} and {high}."
             )

@@ -14,7 +14,7 @@ from aibs.codec import BYTES_PER_GB, gb_to_bytes, loads
 from aibs.fleet import KeepAlive, Kind, Worker
 from aibs.model_names import InvalidModelName, parse_reference
 from aibs.settings.nearest import nearest
-from aibs.settings.parsing import NAME_RULE, is_identifier, shown
+from aibs.settings.parsing import NAME_RULE, escaped, is_identifier, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,11 @@ _KNOWN = (
     "keep_alive",
 )
 # Go's duration, as Ollama reads keep_alive in text.
-_DURATION = re.compile(r"[+-]?(0|(\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+")
+_DURATION = re.compile(r"[+-]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)")
+# Above this Ollama's nanoseconds overflow, and the model is unloaded at once.
+KEEP_ALIVE_MAX_S = 9_000_000_000
+# One byte in GB, one parameter in billions: what is smaller was not measured.
+LEAST = Decimal("1e-9")
 
 
 class InvalidRoster(ValueError):
@@ -74,27 +78,31 @@ def _document(text: str, directory: Path) -> Any:
             return loads(text)
         except ValueError as error:
             raise InvalidRoster(f"is not JSON: {error}") from error
-    path = directory / Path(text[1:]).expanduser()
+    try:
+        path = directory / Path(text[1:]).expanduser()
+    except RuntimeError as error:
+        raise InvalidRoster(f"names {shown(text[1:])}, whose home directory is unknown") from error
     readers = {".json": loads, ".yaml": yaml.safe_load, ".yml": yaml.safe_load, ".toml": _toml}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise InvalidRoster(f"names {shown(str(path))}, which is not .json, .yaml or .toml")
+        raise InvalidRoster(f"names {shown(path)}, which is not .json, .yaml or .toml")
     try:
         with path.open("rb") as file:
             data = file.read(FILE_MAX_BYTES + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "that is no path"
         raise InvalidRoster(
-            f"names {shown(str(path))}, which cannot be read: {error.strerror}",
+            f"names {shown(path)}, which cannot be read: {reason}",
             "Give the path of a file that this user may read, relative to the working directory.",
         ) from error
     if len(data) > FILE_MAX_BYTES:
-        raise InvalidRoster(f"names {shown(str(path))}, which is larger than 1 MiB")
+        raise InvalidRoster(f"names {shown(path)}, which is larger than 1 MiB")
     try:
         return reader(data)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = escaped(" ".join(str(error).split())[:200])
         raise InvalidRoster(
-            f"names {shown(str(path))}, which is not valid {path.suffix[1:].upper()}: {reason}",
+            f"names {shown(path)}, which is not valid {path.suffix[1:].upper()}: {reason}",
             "Mend the file.",
         ) from error
 
@@ -109,7 +117,7 @@ def _worker(item: Any, place: int, warnings: list[str]) -> Worker:
     worker_id = item.get("worker_id")
     label = f"worker {place}"
     if not isinstance(worker_id, str) or not is_identifier(worker_id):
-        found = "no worker_id" if worker_id is None else f"the worker_id {shown(str(worker_id))}"
+        found = "no worker_id" if worker_id is None else f"the worker_id {shown(worker_id)}"
         raise InvalidRoster(f"has {found} in {label}", f"Give each worker an id. {NAME_RULE}")
     label = f"{label} ({worker_id})"
     for name in item:
@@ -117,7 +125,7 @@ def _worker(item: Any, place: int, warnings: list[str]) -> Worker:
             hint = nearest(str(name), _KNOWN)
             warnings.append(
                 f"AIBS_MODEL_ADMISSION_WORKER_ROSTER has in {label} the unknown field "
-                f"{shown(str(name))}, which is ignored{f'; did you mean {hint}?' if hint else '.'}"
+                f"{shown(name)}, which is ignored{f'; did you mean {hint}?' if hint else '.'}"
             )
     return Worker(
         worker_id=worker_id,
@@ -147,6 +155,12 @@ def _model(item: Mapping[str, Any], label: str) -> str:
             f"has in {label} the model {shown(model)}, which runs in the cloud and on no node",
             "Take it out of the roster.",
         )
+    if reference.source == "local":
+        # Before Ollama 0.18 a tag, since then no part of the name: it would match no node's ps.
+        raise InvalidRoster(
+            f"has in {label} the model {shown(model)}, whose ending says where it runs",
+            f"Write {reference.name.display}: the roster's models all run on the nodes.",
+        )
     return model.strip()
 
 
@@ -169,9 +183,7 @@ def _kind(item: Mapping[str, Any], label: str) -> Kind:
         return "chat"
     if kind == "embedding":
         return "embedding"
-    raise InvalidRoster(
-        f"has in {label} the kind {shown(str(kind))}", "Set kind to chat or embedding."
-    )
+    raise InvalidRoster(f"has in {label} the kind {shown(kind)}", "Set kind to chat or embedding.")
 
 
 def _decimal(item: Mapping[str, Any], name: str, label: str, largest: int) -> Decimal | None:
@@ -182,11 +194,11 @@ def _decimal(item: Mapping[str, Any], name: str, label: str, largest: int) -> De
         if isinstance(value, bool):
             raise InvalidOperation
         number = Decimal(str(value))
-        if not number.is_finite() or not 0 < number <= largest:
+        if not number.is_finite() or not LEAST <= number <= largest:
             raise InvalidOperation
-    except InvalidOperation as error:
+    except (InvalidOperation, ValueError) as error:
         raise InvalidRoster(
-            f"has in {label} the {name} {shown(str(value))}, not a number above 0",
+            f"has in {label} the {name} {shown(value)}, not a number above 0",
             "Set it to what was measured, or leave it out until it is.",
         ) from error
     return number
@@ -194,8 +206,7 @@ def _decimal(item: Mapping[str, Any], name: str, label: str, largest: int) -> De
 
 def _weight(item: Mapping[str, Any], label: str) -> int | None:
     weight_gb = _decimal(item, "resident_weight_gb", label, MAX_GB)
-    # Below a byte nothing is left, and a weight of nothing would be placed anywhere.
-    return None if weight_gb is None else max(1, gb_to_bytes(weight_gb))
+    return None if weight_gb is None else gb_to_bytes(weight_gb)
 
 
 def _billions(item: Mapping[str, Any], label: str) -> Decimal | None:
@@ -208,7 +219,7 @@ def _num_ctx(item: Mapping[str, Any], label: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= NUM_CTX_MAX:
         raise InvalidRoster(
-            f"has in {label} the num_ctx {shown(str(value))}, not a number of tokens",
+            f"has in {label} the num_ctx {shown(value)}, not a number of tokens",
             "Set it to a whole number like 8192, or leave it out.",
         )
     return value
@@ -216,14 +227,15 @@ def _num_ctx(item: Mapping[str, Any], label: str) -> int | None:
 
 def _keep_alive(item: Mapping[str, Any], label: str) -> KeepAlive:
     value = item.get("keep_alive")
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    if isinstance(value, float) and value.is_integer():
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and abs(value) <= KEEP_ALIVE_MAX_S and value == int(value):
         return int(value)
     if isinstance(value, str) and _DURATION.fullmatch(value):
         return value
     raise InvalidRoster(
-        f"has in {label} the keep_alive {shown(str(value))}, which Ollama does not take",
+        f"has in {label} the keep_alive {shown(value)}, which Ollama does not take",
         'Write a number of seconds like 300, a duration like "5m", or -1 for ever.',
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from aibs.errors import Fault
 from aibs.eventstore.endpoint import EMBEDDED
 from aibs.settings.fields import variable
+from aibs.settings.parsing import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -184,7 +185,7 @@ def _affinity(values: Variables) -> Iterator[Fault]:
             if node_id not in values.model_cluster_node_ids:
                 yield _fault(
                     "model_cluster_role_affinity_json",
-                    f"ties role '{role}' to '{node_id}', which is no node",
+                    f"ties role '{role}' to {shown(node_id)}, which is no node",
                     f"Name nodes of {variable(IDS)}: "
                     f"{', '.join(values.model_cluster_node_ids) or 'it is empty'}.",
                 )
@@ -231,5 +232,15 @@ RULES: tuple[Rule, ...] = (
     Rule((ENABLED, IDS, VRAM, SLOTS), _budgets),
     Rule((IDS, "model_cluster_role_affinity_json"), _affinity),
     Rule((ENABLED, "coordination_backend", "model_cluster_backend"), _backend),
-    Rule((ENABLED, "valkey_url", "model_cluster_valkey_url"), _embedded),
+    Rule(
+        (
+            ENABLED,
+            "valkey_url",
+            "model_cluster_valkey_url",
+            "model_cluster_single_host",
+            "coordination_backend",
+            "model_cluster_backend",
+        ),
+        _embedded,
+    ),
 )
