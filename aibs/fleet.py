@@ -44,13 +44,17 @@ def normalise_url(raw: str) -> str:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
+        # The port may be a password's beginning: the cause's text is not repeated.
         raise InvalidNodeUrl("cannot be read as a URL") from error
+    if port == 0:
+        raise InvalidNodeUrl("has the port 0, which does not exist")
     scheme = parts.scheme.lower()
     if scheme not in _DEFAULT_PORTS:
         raise InvalidNodeUrl("does not begin with http:// or https://")
-    if "@" in parts.netloc:
+    # Behind an unescaped / or ? of a password the @ is no longer in the authority.
+    if "@" in text:
         raise InvalidNodeUrl("carries a user or password, which nodes do not take")
-    if parts.query or parts.fragment:
+    if parts.query or parts.fragment or text.endswith(("?", "#")):
         raise InvalidNodeUrl("has a query or fragment, which a node's base URL has not")
     host = parts.hostname or ""
     shown = f"[{host}]" if ":" in host else host
@@ -161,8 +165,7 @@ class Fleet:
                 nodes=tuple(_node(item) for item in document["nodes"]),
                 workers=tuple(_worker(item) for item in document["workers"]),
                 affinity={
-                    str(role): tuple(str(node_id) for node_id in node_ids)
-                    for role, node_ids in document["affinity"].items()
+                    str(role): _names(node_ids) for role, node_ids in document["affinity"].items()
                 },
             )
         except (KeyError, TypeError, ValueError, AttributeError, InvalidOperation) as error:
@@ -204,6 +207,13 @@ def _whole(value: Any) -> int | None:
     return value
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    # A single text would else become a name for each of its letters.
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise TypeError(f"{value!r} is not a list of names")
+    return tuple(value)
+
+
 def _node(item: Mapping[str, Any]) -> Node:
     memory = item["memory"]
     if memory not in ("unified", "discrete"):
@@ -228,7 +238,7 @@ def _worker(item: Mapping[str, Any]) -> Worker:
     return Worker(
         worker_id=str(item["worker_id"]),
         model=str(item["model"]),
-        roles=tuple(str(role) for role in item["roles"]),
+        roles=_names(item["roles"]),
         kind=kind,
         resident_weight_bytes=_whole(item["resident_weight_bytes"]),
         active_parameter_billions=None if billions is None else Decimal(str(billions)),

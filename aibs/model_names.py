@@ -69,9 +69,6 @@ def _require(pattern: re.Pattern[str], part: str, what: str) -> str:
 def parse(raw: str) -> ModelName:
     """A name as it stands in `/api/ps`, `/api/tags` or a roster. Raises InvalidModelName."""
     text = raw
-    _, scheme, rest = text.partition("://")
-    if scheme:
-        text = rest
     colon, slash = text.rfind(":"), text.rfind("/")
     tag = DEFAULT_TAG
     if colon > slash:
@@ -85,7 +82,11 @@ def parse(raw: str) -> ModelName:
         return ModelName(DEFAULT_HOST, DEFAULT_NAMESPACE, model, tag)
     before, separator, namespace = rest.rpartition("/")
     _require(_NAMESPACE, namespace, "namespace")
-    host = _require(_HOST, before, "host") if separator else DEFAULT_HOST
+    if not separator:
+        return ModelName(DEFAULT_HOST, namespace, model, tag)
+    # A scheme stands before a host alone: `http://m` is no name.
+    scheme, cut, after = before.partition("://")
+    host = _require(_HOST, after if cut else scheme, "host")
     return ModelName(host, namespace, model, tag)
 
 

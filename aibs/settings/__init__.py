@@ -152,6 +152,8 @@ def examine(
     except InvalidRoster as error:
         faults.append(Fault(variable(ROSTER), error.problem, error.mend))
         unreadable |= {ROSTER}
+        # Like any text that cannot be read: nobody may take it, or show it, for a roster.
+        settings = settings.model_copy(update={ROSTER: Variables.model_fields[ROSTER].default})
     together = broken_rules(settings, unreadable)
     faults += together
     if not unreadable and not together:

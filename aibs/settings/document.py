@@ -49,7 +49,7 @@ class SettingReport(_Part):
     default: str
     provenance: Literal["default", "environment", ".env"]
     faulty: bool
-    """True where the text cannot be used; `value` is then the default."""
+    """True where a fault names it. `value` is the default where the text could not be read."""
 
 
 class ConfigDocument(_Part):

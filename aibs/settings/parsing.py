@@ -38,6 +38,9 @@ def shown(value: object) -> str:
     """A value as an error shows it: quoted, on one line, cut where it is long, without a password
     that was pasted into the wrong variable.
     """
+    if isinstance(value, dict | list | tuple | set):
+        # YAML's aliases can make a few lines as long as the memory when written out.
+        return "an object" if isinstance(value, dict) else "a list"
     try:
         text = str(value)
     except ValueError:  # a whole number of more than 4300 digits

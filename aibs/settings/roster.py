@@ -191,7 +191,7 @@ def _decimal(item: Mapping[str, Any], name: str, label: str, largest: int) -> De
     if value is None:
         return None
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise InvalidOperation
         number = Decimal(str(value))
         if not number.is_finite() or not LEAST <= number <= largest:
@@ -236,7 +236,7 @@ def _keep_alive(item: Mapping[str, Any], label: str) -> KeepAlive:
         return value
     raise InvalidRoster(
         f"has in {label} the keep_alive {shown(value)}, which Ollama does not take",
-        'Write a number of seconds like 300, a duration like "5m", or -1 for ever.',
+        'Write a whole number of seconds like 300, a duration like "5m", or -1 for ever.',
     )
 
 

@@ -114,11 +114,10 @@ def _unread(line: Binding) -> Iterator[Fault]:
     text = line.original.string
     name = re.match(r"\s*(?:export\s+)?([A-Z0-9_]+)", text)
     if name is not None and name[1] in VARIABLES:
-        number = line.original.line + len(text[: name.start(1)].splitlines()) - 1
+        number = line.original.line + text.count("\n", 0, name.start(1))
         yield Fault(
             name[1],
-            f"is on line {max(number, line.original.line)} of .env, which cannot be read as "
-            "NAME=value",
+            f"is on line {number} of .env, which cannot be read as NAME=value",
             "Write an = after the name, and close the quotes.",
         )
 
