@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from aibs.audit.text import console_for
 from aibs.audit.wording import plural, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from aibs.settings.document import ConfigDocument
 
 STYLES = {"default": "dim", "environment": "", ".env": ""}
@@ -20,9 +21,7 @@ STYLES = {"default": "dim", "environment": "", ".env": ""}
 def render(document: ConfigDocument, *, show_defaults: bool) -> None:
     """Print the settings, then faults and warnings, then the verdict, where the eye ends."""
     console = console_for(sys.stdout)
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for heading in ("setting", "value", "from"):
-        table.add_column(heading, overflow="fold", header_style="bold")
+    rows: list[tuple[str, str, str, str]] = []
     hidden = 0
     for setting in document.settings:
         if setting.provenance == "default" and not setting.faulty and not show_defaults:
@@ -30,9 +29,8 @@ def render(document: ConfigDocument, *, show_defaults: bool) -> None:
             continue
         style = "red" if setting.faulty else STYLES[setting.provenance]
         came_from = f"{setting.provenance} (faulty)" if setting.faulty else setting.provenance
-        table.add_row(setting.variable, Text(printable(setting.value)), came_from, style=style)
-    if table.row_count:
-        console.print(table)
+        rows.append((setting.variable, came_from, printable(setting.value), style))
+    _print_rows(console, rows)
     if hidden:
         console.print(f"{plural(hidden, 'setting')} at the default: --all shows them.", style="dim")
     for fault in document.faults:
@@ -43,6 +41,17 @@ def render(document: ConfigDocument, *, show_defaults: bool) -> None:
     for warning in document.warnings:
         console.print(Text(f"warning: {printable(warning)}", style="yellow"), soft_wrap=True)
     console.print(_verdict(document))
+
+
+def _print_rows(console: Console, rows: list[tuple[str, str, str, str]]) -> None:
+    if not rows:
+        return
+    # Not a table of rich: on a narrow terminal it folds names in the middle, and none is found.
+    rows = [("setting", "from", "value", "bold"), *rows]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for name, came_from, value, style in rows:
+        line = f"{name:<{widths[0]}}  {came_from:<{widths[1]}}  {value}".rstrip()
+        console.print(Text(line, style=style), soft_wrap=True)
 
 
 def _verdict(document: ConfigDocument) -> Text:

@@ -61,7 +61,11 @@ def markdown() -> str:
         "mend. An unknown `AIBS_` name is a",
         "warning with the nearest known one, because environments share `.env` files between "
         "releases;",
-        "`aibs config check --strict` makes it a fault.",
+        "`aibs config check --strict` makes it a fault. So is a name that `.env` sets twice (the "
+        "last counts). A line of `.env`",
+        "that begins with a setting's name and is not `NAME=value` is a fault. Values are taken as "
+        "they stand: `${...}` is not",
+        "filled in. In a URL, write `/ ? # @ :` of a user or password as `%2F %3F %23 %40 %3A`.",
         "",
         "Rules that bind several settings:",
         "",

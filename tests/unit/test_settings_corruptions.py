@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from aibs.cli import app as app_module
 from aibs.errors import ConfigurationError
 from aibs.settings import load
 from aibs.settings.fields import VARIABLES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 C = "AIBS_MODEL_CLUSTER_"
@@ -33,7 +36,12 @@ NOT_SECONDS = ("x", "0", "-1", "nan", "inf", "1e99", "3 s", "0.0001")
 NOT_SECONDS_OR_ZERO = ("x", "-1", "nan", "inf")
 NOT_WHOLE = ("x", "1.5", "-1", "0", "99999999999999999999999")
 NOT_BOOLEAN = ("maybe", "2", "tru")
-NOT_URL = ("x", "http://10.4.3.2:6379", "redis://", "redis://h:99999", "redis://h/x", "unix://")
+NOT_URL = (
+    *("x", "http://10.4.3.2:6379", "redis://", "redis://h:99999", "redis://h/x", "unix://"),
+    *("unix://run/s", "redis://a,b", "redis+cluster://a/1", "redis+sentinel://a", "redis:/h"),
+    *("redis://u:secret/x@h", "redis://u:1#secret@h", "redis://u:1?secret@h", "redis://u:secret"),
+    *("redis://h?password=secret", "redis://h?sentinel_password=a&secret", "redis://h\x1b[31m"),
+)
 NOT_NAME = ("a b", "-a", "{x}", "a" * 65, "ä")
 
 
@@ -46,7 +54,7 @@ CORRUPTIONS: dict[str, tuple[str, ...]] = {
     "AIBS_COORDINATION_BACKEND": ("redis", "x"),
     "AIBS_VALKEY_URL": NOT_URL,
     "AIBS_NAMESPACE": NOT_NAME,
-    "AIBS_DATA_DIR": (__file__,),
+    "AIBS_DATA_DIR": (__file__, "a" * 5000, "~nobody-has-this-name/x"),
     ROSTER: (
         "{",
         "{}",
@@ -57,6 +65,7 @@ CORRUPTIONS: dict[str, tuple[str, ...]] = {
         _worker(worker_id='"a b"'),
         _worker(model='"llama3@sha256:x"'),
         _worker(model='"gpt-oss:120b-cloud"'),
+        _worker(model='"llama3:8b:local"'),
         _worker(model="7"),
         _worker(kind='"speech"'),
         _worker(roles='"answer"'),
@@ -70,8 +79,11 @@ CORRUPTIONS: dict[str, tuple[str, ...]] = {
         _worker(num_ctx="1.5"),
         _worker(keep_alive='"300"'),
         _worker(keep_alive="true"),
+        _worker(keep_alive="99999999999999999999"),
         _worker()[:-1] + "," + _worker()[1:],
         "@/nowhere/roster.json",
+        "@~nobody-has-this-name/roster.json",
+        "@" + "a" * 5000 + ".json",
         "@roster.txt",
         "@",
     ),
@@ -92,7 +104,15 @@ CORRUPTIONS: dict[str, tuple[str, ...]] = {
         "http://a:99999,http://10.4.3.17",
     ),
     f"{C}NODE_VRAM_GB": ("90", "90,x", "90,-1", "90,0", "90,nan", "90,104,110", "90,1e12"),
-    f"{C}NODE_MAX_PARALLEL_REQUESTS": ("1", "1,0", "1,x", "1,-1", "1,1.5", "1,99999"),
+    f"{C}NODE_MAX_PARALLEL_REQUESTS": (
+        "1",
+        "1,0",
+        "1,x",
+        "1,-1",
+        "1,1.5",
+        "1,99999",
+        "1," + "9" * 5000,
+    ),
     f"{C}NODE_HOST_TELEMETRY_URLS": ("http://a:8765", "ftp://a,http://b"),
     f"{C}NODE_MEMORY": ("unified", "unified,shared"),
     f"{C}FLEET_REVISION": ("x", "-1", "1.5", str(2**53 + 1)),
@@ -103,6 +123,9 @@ CORRUPTIONS: dict[str, tuple[str, ...]] = {
         '{"answer":"box-c"}',
         '{"answer":[]}',
         '{"answer":["x"]}',
+        '{"answer":["box-c","box-c"]}',
+        '{"a b":["box-c"]}',
+        '{"answer":["x\\n"]}',
     ),
     f"{C}ACTIVE_LEASE_TTL_SECONDS": NOT_SECONDS,
     f"{C}HEARTBEAT_INTERVAL_SECONDS": (*NOT_SECONDS, "300", "900"),
@@ -171,7 +194,7 @@ def test_each_corruption_is_one_fault_that_names_the_variable_and_the_mend(
     else:
         assert [fault.variable for fault in faults] == [variable]
     for fault in faults:
-        assert "\n" not in str(fault)
+        assert str(fault).isprintable(), "one line, and no terminal code"
         assert fault.mend.endswith(".")
         assert fault.problem.split()[0] in ("is", "has", "gives", "names", "ties")
     assert raised.value.exit_status == 2
@@ -210,6 +233,45 @@ def test_the_timing_rules_show_their_arithmetic() -> None:
     assert "3 + 8 + 1 + 2 x 2 = 16 s" in str(raised.value)
     ours = {f"{M}LEASE_TTL_SECONDS": "6", f"{C}MAX_RESIDENCY_STALENESS_MS": "15000"}
     assert load({**BASE, **ours}, env_file=None).takeover_bound_ms == 14_000
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str]], None]:
+    """The command line in this process; its tree is built once."""
+    if not app_module.app.registered_commands:
+        app_module._register()
+    monkeypatch.setattr(app_module, "_register", lambda: None)
+    return app_module.run
+
+
+@pytest.mark.parametrize("variable", CORRUPTIONS)
+def test_a_command_with_a_corrupt_setting_exits_2_with_one_line_and_nothing_else(
+    variable: str,
+    command_line: Callable[[Sequence[str]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, text in BASE.items():
+        monkeypatch.setenv(name, text)
+    # The last two of each: all of them are faults above, and here it is the commands that count.
+    for text in CORRUPTIONS[variable][-2:]:
+        monkeypatch.setenv(variable, text)
+        with pytest.raises(SystemExit) as exited:
+            command_line(["audit"])
+        said = capsys.readouterr()
+        assert (exited.value.code, said.out) == (2, "")
+        assert re.fullmatch(rf"aibs: {variable} .+\n", said.err)
+        with pytest.raises(SystemExit) as exited:
+            command_line(["config", "check"])
+        said = capsys.readouterr()
+        assert (exited.value.code, said.err) == (2, "")
+        faults = [line for line in said.out.splitlines() if line.startswith("fault: ")]
+        assert len(faults) == 1
+        assert faults[0].startswith(f"fault: {variable} ")
 
 
 COMMANDS = (["audit"], ["config", "check"], ["monitor"], ["audit", "--json"])
