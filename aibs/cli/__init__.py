@@ -6,9 +6,18 @@ Command modules import only typer at their top and the rest inside the command, 
 
 from __future__ import annotations
 
+import sys
+
+INTERRUPTED = 130
+"""What a shell reports for a command that Ctrl-C ended."""
+
 
 def main() -> None:
     """Entry point of the console script."""
-    from aibs.cli.app import run
+    try:
+        from aibs.cli.app import run
 
-    run()
+        run()
+    except KeyboardInterrupt:
+        # Also while the imports go on, which is when an impatient person changes their mind.
+        sys.exit(INTERRUPTED)

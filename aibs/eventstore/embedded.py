@@ -9,17 +9,18 @@ clean stop in each pool and stops the server itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 
 from aibs.errors import CoordinationUnavailable
+from aibs.eventstore.cancellation import ValkeyClient
 from aibs.eventstore.clean_stop import record_clean_stop
 from aibs.eventstore.commands import commands
 from aibs.eventstore.embedded_binary import find_binary
@@ -59,15 +60,17 @@ exit "$status"
 """
 
 
-def _client(socket: Path) -> Redis:
-    return Redis(
+def _client(socket: Path) -> ValkeyClient:
+    client = ValkeyClient(
         unix_socket_path=str(socket),
         protocol=2,
-        socket_timeout=PING_TIMEOUT_S,
+        socket_timeout=None,
         socket_connect_timeout=PING_TIMEOUT_S,
         retry=Retry(NoBackoff(), 0),
         single_connection_client=False,
     )
+    client.answer_timeout_s = PING_TIMEOUT_S
+    return client
 
 
 async def _answers(socket: Path) -> str:
@@ -171,15 +174,22 @@ class EmbeddedValkey:
             os.close(descriptor)
 
     async def _hold(self) -> None:
-        try:
-            async with starting(self._directory, timeout_s=START_TIMEOUT_S):
+        started = False
+        async with starting(self._directory, timeout_s=START_TIMEOUT_S):
+            try:
                 if not await self._join():
+                    started = True
                     await self._start()
                 self._holders = open_lock(self._directory.holders_lock)
                 try_lock(self._holders, shared=True)
-        except BaseException:
-            self._drop()
-            raise
+            except BaseException:
+                self._drop()
+                if started:
+                    # Cut short, by a Ctrl-C say: what was begun is undone before we go.
+                    with contextlib.suppress(CoordinationUnavailable):
+                        await self._wait_stopped()
+                        self._directory.forget()
+                raise
 
     async def _join(self) -> bool:
         socket = self._directory.socket()
