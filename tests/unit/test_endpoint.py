@@ -197,6 +197,7 @@ def _said(url: str) -> str:
 @example(secret="Zq1?xZq", form="redis://user:{}@host:6379/0")
 @example(secret="Zq#xZq", form="redis://user:{}@host:6379/0")
 @example(secret="Zq/xZq", form="redis://user:{}@host:6379/0")
+@example(secret="Zq@Zq", form="redis+sentinel://a:1/service?sentinel_password={}")
 @example(secret="Zq@&?=Zq", form="redis+sentinel://a:1/service?sentinel_password={}")
 @example(secret="Zq[Zq", form="redis://user:{}@host:6379/0")
 def test_no_part_of_a_password_as_typed_is_ever_seen(secret: str, form: str) -> None:
