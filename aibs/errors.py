@@ -7,7 +7,9 @@ AibsError
 │   ├── Fenced              the writer's term is over
 │   ├── FleetMismatch       the declared fleet is another one
 │   ├── PoolVersionMismatch the pool was written by another release
-│   └── PoolMissing         the pool is not there (flushed, or never created)
+│   ├── PoolMissing         the pool is not there (flushed, or never created)
+│   ├── PlacementDenied     no node for a request, with each node's reason
+│   └── LeaseLost           a lease ended under the work that held it
 ├── Unreachable             something outside did not answer                      exit 3
 │   ├── CoordinationUnavailable
 │   ├── NodeError           a node's answer cannot be had (or trusted)
@@ -29,6 +31,10 @@ An error is one sentence: what happened and where. Its mend, when there is one, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class AibsError(Exception):
@@ -95,6 +101,43 @@ class PoolVersionMismatch(Refused):
 
 class PoolMissing(Refused):
     """The pool does not exist on the server: flushed, or not yet created."""
+
+
+class PlacementDenied(Refused):
+    """A request got no node. `reason` is a code of the protocol's list.
+
+    `nodes` says why for at most 16 nodes (NodeReason), `others` counts the rest by reason.
+    `retry_after_ms` is when asking again may help, `position` the last known place in the queue.
+    """
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        reason: str,
+        nodes: Sequence[Any] = (),
+        others: Mapping[str, int] | None = None,
+        retry_after_ms: int | None = None,
+        position: int | None = None,
+        mend: str = "",
+    ) -> None:
+        super().__init__(sentence, mend=mend)
+        self.reason = reason
+        self.nodes = tuple(nodes)
+        self.others = dict(others or {})
+        self.retry_after_ms = retry_after_ms
+        self.position = position
+
+
+class LeaseLost(Refused):
+    """A lease ended before its work did. `why`: revoked, expired, unknown, trust_over, closed."""
+
+    reason = "lease_lost"
+
+    def __init__(self, sentence: str, *, why: str, lease_id: str, mend: str = "") -> None:
+        super().__init__(sentence, mend=mend)
+        self.why = why
+        self.lease_id = lease_id
 
 
 class Unreachable(AibsError):

@@ -43,9 +43,9 @@ def _root(
 
 
 def _register() -> None:
-    from aibs.cli import audit, config, demo, monitor, node, schema
+    from aibs.cli import audit, config, demo, leaks, monitor, node, schema, status
 
-    for module in (demo, monitor, audit, node, config, schema):
+    for module in (demo, monitor, audit, status, leaks, node, config, schema):
         module.register(app)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 node = typer.Typer(
     name="node",
-    help="A simulated Ollama node.",
+    help="A simulated Ollama node, and an operator's hand on real ones.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -20,6 +20,9 @@ node = typer.Typer(
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the tree."""
+    from aibs.cli import node_hand
+
+    node_hand.register(node)
     app.add_typer(node)
 
 

@@ -36,9 +36,23 @@ def _config_check() -> dict[str, Any]:
     return json_schema()
 
 
+def _leaks() -> dict[str, Any]:
+    from aibs.reports.leaks import json_schema
+
+    return json_schema()
+
+
+def _status() -> dict[str, Any]:
+    from aibs.reports.status import json_schema
+
+    return json_schema()
+
+
 _SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "audit": _audit,
     "config_check": _config_check,
+    "leaks": _leaks,
+    "status": _status,
 }
 
 

@@ -88,6 +88,7 @@ class ObserveLimits:
     telemetry_ttl_ms: int
     samples_max: int
     samples_age_ms: int
+    load_timeout_ms: int = 600_000
 
 
 class CoordinationPool:
@@ -182,8 +183,11 @@ class CoordinationPool:
         fingerprint: str,
         document: bytes,
         changes: bytes,
+        lanes: Sequence[bytes] = (),
     ) -> replies.Declared:
-        """Declare the fleet as the owner. `document` and `changes` are JSON."""
+        """Declare the fleet as the owner. `document` and `changes` are JSON; `lanes` are names and
+        documents in turn.
+        """
         declared: replies.Declared = await self._run(
             "declare",
             {
@@ -195,6 +199,7 @@ class CoordinationPool:
                 "document": document.decode(),
                 "changes": changes.decode(),
             },
+            more_args=lanes,
         )
         return declared
 
@@ -219,16 +224,32 @@ class CoordinationPool:
                 "telemetry_ttl_ms": limits.telemetry_ttl_ms,
                 "samples_max": limits.samples_max,
                 "samples_age_ms": limits.samples_age_ms,
+                "load_timeout_ms": limits.load_timeout_ms,
             },
             more_keys=[self.keys.telemetry(poll.node_id) for poll in polls],
             more_args=[argument for poll in polls for argument in poll.arguments()],
         )
         return observed
 
+    async def call(
+        self,
+        script: str,
+        args: Mapping[str, str | int | bytes],
+        more_args: Sequence[str | int | bytes] = (),
+    ) -> replies.Answer:
+        """Run a placement script as this actor: its word and what follows it.
+
+        Raises OutcomeUnknown, CoordinationUnavailable, PoolVersionMismatch.
+        """
+        answer: replies.Answer = await self._run(
+            script, {"actor": self.actor, **args}, more_args=more_args
+        )
+        return answer
+
     async def _run(
         self,
         script: str,
-        args: Mapping[str, str | int],
+        args: Mapping[str, str | int | bytes],
         *,
         more_keys: Sequence[str] = (),
         more_args: Sequence[str | int | bytes] = (),
@@ -243,7 +264,7 @@ class CoordinationPool:
     async def _run_once(
         self,
         script: str,
-        args: Mapping[str, str | int],
+        args: Mapping[str, str | int | bytes],
         *,
         more_keys: Sequence[str] = (),
         more_args: Sequence[str | int | bytes] = (),

@@ -85,6 +85,38 @@ class Observed:
     words: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A placement script's word, and the texts that follow it; `words` where a list does."""
+
+    word: str
+    texts: tuple[str, ...]
+    words: tuple[str, ...] = ()
+
+
+PLACEMENT_WORDS: dict[str, frozenset[str]] = {
+    "acquire": frozenset({"granted", "queued", "denied", "conflict", "ended"}),
+    "admit": frozenset({"granted", "ask"}),
+    "leave": frozenset({"ok", "ask"}),
+    "heartbeat": frozenset({"ok"}),
+    "release": frozenset({"ok", "duplicate", "late", "double", "unknown"}),
+    "reap": frozenset({"ok"}),
+    "revoke": frozenset({"ok", "renewed_recently", "already", "unknown"}),
+    "cancel": frozenset({"ok"}),
+    "refresh": frozenset({"ok"}),
+    "cordon": frozenset({"ok", "unchanged", "undeclared"}),
+    "uncordon": frozenset({"ok", "unchanged"}),
+    "trip": frozenset({"ok", "unchanged", "undeclared"}),
+    "forget": frozenset({"ok", "unchanged"}),
+    "acknowledge": frozenset({"ok", "unchanged"}),
+    "session": frozenset({"ok"}),
+    "model": frozenset({"ok", "unknown"}),
+    "explain": frozenset({"ok", "denied"}),
+    "reindex": frozenset({"ok"}),
+}
+"""Which words each placement script may answer with."""
+
+
 def _text(item: Any) -> str:
     return item.decode() if isinstance(item, bytes) else str(item)
 
@@ -112,6 +144,14 @@ def parse(script: str, reply: Sequence[Any]) -> Any:
     """A reply as its result. Raises the typed error of a refusal."""
     word = _text(reply[0])
     rest = reply[1:]
+    if word in PLACEMENT_WORDS.get(script, ()):
+        listed = rest[-1] if rest and isinstance(rest[-1], list) else []
+        texts = rest[:-1] if listed else rest
+        return Answer(
+            word,
+            tuple(_text(item) for item in texts if not isinstance(item, list)),
+            tuple(_text(item) for item in listed),
+        )
     match script, word:
         case "open", "ok":
             pool_id, state, seq, last_id, fence, now = (_text(item) for item in rest)

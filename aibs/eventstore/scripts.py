@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from aibs.eventstore.commands import Commands
     from aibs.eventstore.keys import Keys
 
-_HEADER = re.compile(r"^-- (Flags|Include|Keys|Args|Replies|Polls|Events): ?(.*)$", re.MULTILINE)
+CHECK = "check"
+"""The runner's argument of a call that brings the script's text to the server."""
+
+IDENTIFY = """#!lua flags=no-writes
+local info = redis.call('INFO', 'server')
+local _, last = string.find(info, 'run_id:', 1, true)
+return string.sub(info, last + 1, last + 40)"""
+"""Which process answers: asked by a script, so that it is the one which has the pool's keys."""
+
+_HEADER = re.compile(
+    r"^-- (Flags|Include|Exports|Keys|Args|Replies|Polls|Events): ?(.*)$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,7 @@ class Header:
 
     flags: tuple[str, ...]
     includes: tuple[str, ...]
+    exports: tuple[str, ...]
     keys: tuple[str, ...]
     args: tuple[str, ...]
     replies: tuple[str, ...]
@@ -52,6 +64,7 @@ def parse_header(text: str) -> Header:
     return Header(
         flags=found.get("Flags", ()),
         includes=found.get("Include", ()),
+        exports=found.get("Exports", ()),
         keys=found.get("Keys", ()),
         args=found.get("Args", ()),
         replies=found.get("Replies", ()),
@@ -86,15 +99,33 @@ def _resolve(
         order[name] = text
 
 
+_TOKEN = re.compile(r"""--[^\n]*|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|[.:]?\b[A-Za-z_]\w*""")
+_TABLE_FIELD = re.compile(r"\s*=[^=]")
+
+
+def _rename(text: str, names: Mapping[str, str]) -> str:
+    """Replace free names in Lua: not in comments, texts, fields, or keys of a table."""
+
+    def replaced(match: re.Match[str]) -> str:
+        token = match.group()
+        if token not in names:
+            return token
+        before = text[: match.start()].rstrip()[-1:]
+        if before in "{," and _TABLE_FIELD.match(text, match.end()):
+            return token
+        return names[token]
+
+    return _TOKEN.sub(replaced, text)
+
+
 def _bindings(header: Header) -> tuple[str, str]:
-    """The lines that name KEYS and plain arguments, and those that check the whole numbers."""
+    """The lines that name plain arguments, and those that check the whole numbers."""
     early, late = [], []
     for position, name in enumerate(header.keys, 1):
         if name.endswith("*"):
             early.append(f"local first_{name[:-1]} = {position}")
-        else:
-            early.append(f"local {name}_key = KEYS[{position}]")
-    for position, declared in enumerate(header.args, 1):
+    # The first argument is the runner's own: whether this call is to check which server runs it.
+    for position, declared in enumerate(header.args, 2):
         name, _, kind = declared.partition(":")
         if name.endswith("*"):
             early.append(f"local first_{name[:-1]} = {position}")
@@ -105,10 +136,27 @@ def _bindings(header: Header) -> tuple[str, str]:
     return "\n".join(early), "\n".join(late)
 
 
-def build(name: str, overrides: Mapping[str, str] | None = None) -> Script:
+def _enclosed(text: str) -> str:
+    """An include that names its exports shows nothing else.
+
+    What it exports is kept in one table: a function that named each by a local of its own would
+    cost its creation more the more of them there are, at every call.
+    """
+    exports = parse_header(text).exports
+    if not exports:
+        return text
+    for name in exports:
+        text = re.sub(rf"^local function {name}\b", f"function {name}", text, flags=re.MULTILINE)
+        text = re.sub(rf"^local {name} = ", f"{name} = ", text, flags=re.MULTILINE)
+    return f"do\n{text}\nend"
+
+
+def build(name: str, overrides: Mapping[str, str] | None = None, server: str = "") -> Script:
     """Join a script from its file, its includes and its bindings.
 
-    `overrides` replaces includes by name; tests step the clock with it.
+    `overrides` replaces includes by name; tests step the clock with it. `server` is the run_id of
+    the process that the text is for: another one does not have the text, so that a restarted or
+    promoted server is recognised without asking at each call.
     """
     body = source(f"{name}.lua")
     header = parse_header(body)
@@ -116,16 +164,23 @@ def build(name: str, overrides: Mapping[str, str] | None = None) -> Script:
     _resolve(("int", *header.includes), overrides or {}, order, ())
     early, late = _bindings(header)
     flags = f" flags={','.join(header.flags)}" if header.flags else ""
-    text = "\n".join([f"#!lua{flags}", early, *order.values(), late, body])
+    # The numbers are checked first of all, so that the includes may name them too.
+    checks = _enclosed(order.pop("int"))
+    about = f"local text_server, check_server = '{server}', ARGV[1] == '{CHECK}'"
+    names = {f"{key}_key": f"KEYS[{i}]" for i, key in enumerate(header.keys, 1)}
+    for include in (source("include/int.lua"), *order.values()):
+        names |= {name: f"shared.{name}" for name in parse_header(include).exports}
+    rest = "\n".join([checks, late, *map(_enclosed, order.values()), body])
+    text = "\n".join([f"#!lua{flags}", about, "local shared = {}", early, _rename(rest, names)])
     return Script(
         name, header, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     )
 
 
-@cache
-def packaged(name: str) -> Script:
-    """A script as the package ships it."""
-    return build(name)
+@lru_cache(maxsize=256)
+def packaged(name: str, server: str = "") -> Script:
+    """A script as the package ships it, for one server process."""
+    return build(name, None, server)
 
 
 class ScriptRunner:
@@ -136,20 +191,26 @@ class ScriptRunner:
     ) -> None:
         self._client = client
         self._keys = keys
-        self._scripts: dict[str, Script] = {}
         self._overrides = overrides
+        self._server = ""
+        self._calls: dict[str, _Call] = {}
 
-    def _script(self, name: str) -> Script:
-        if self._overrides is None:
-            return packaged(name)
-        if name not in self._scripts:
-            self._scripts[name] = build(name, self._overrides)
-        return self._scripts[name]
+    def _call(self, name: str) -> _Call:
+        call = self._calls.get(name)
+        if call is None or call.server != self._server:
+            script = (
+                packaged(name, self._server)
+                if self._overrides is None
+                else build(name, self._overrides, self._server)
+            )
+            call = _Call(script, self._server, self._keys)
+            self._calls[name] = call
+        return call
 
     async def run(
         self,
         name: str,
-        args: Mapping[str, str | int],
+        args: Mapping[str, str | int | bytes],
         *,
         more_keys: Sequence[str] = (),
         more_args: Sequence[str | int | bytes] = (),
@@ -159,18 +220,40 @@ class ScriptRunner:
         `args` by the names of the header; `more_keys` and `more_args` for a header's last `NAME*`.
         Redis errors pass through: the caller knows what an unanswered write means.
         """
-        script = self._script(name)
-        keys = [self._keys.key(key) for key in script.header.keys if not key.endswith("*")]
-        keys.extend(more_keys)
-        declared = [arg.partition(":")[0] for arg in script.header.args if not arg.endswith("*")]
-        if set(declared) != set(args):
-            raise ValueError(f"{name} takes {declared}, was given {sorted(args)}")
-        values = [*(args[arg] for arg in declared), *more_args]
+        call = self._call(name)
+        keys = [*call.keys, *more_keys]
+        values = [*call.values(args), *more_args]
         try:
-            answer = await self._client.evalsha(script.sha, len(keys), *keys, *values)
+            answer = await self._client.evalsha(call.script.sha, len(keys), *keys, "", *values)
         except NoScriptError:
-            # Scripts vanish at restart, flush and failover. EVAL runs this one and loads it.
-            answer = await self._client.eval(script.text, len(keys), *keys, *values)
+            # Scripts vanish at restart, flush and failover. EVAL runs this one and loads it, and
+            # the script itself checks that the text which stays there names that very server.
+            self._server = _text(await self._client.eval(IDENTIFY, 1, self._keys.key("pool")))
+            text = self._call(name).script.text
+            answer = await self._client.eval(text, len(keys), *keys, CHECK, *values)
         if not isinstance(answer, list):
             raise TypeError(f"{name} answered {answer!r}")
         return answer
+
+
+class _Call:
+    """What of a script's call is the same each time."""
+
+    def __init__(self, script: Script, server: str, keys: Keys) -> None:
+        self.script = script
+        self.server = server
+        self.keys = [keys.key(key) for key in script.header.keys if not key.endswith("*")]
+        self._args = [arg.partition(":")[0] for arg in script.header.args if not arg.endswith("*")]
+
+    def values(self, args: Mapping[str, str | int | bytes]) -> list[str | int | bytes]:
+        """The named arguments in the header's order."""
+        if len(args) != len(self._args):
+            raise ValueError(f"{self.script.name} takes {self._args}, was given {sorted(args)}")
+        try:
+            return [args[name] for name in self._args]
+        except KeyError as error:
+            raise ValueError(f"{self.script.name} was not given {error}") from error
+
+
+def _text(item: Any) -> str:
+    return item.decode() if isinstance(item, bytes) else str(item)

@@ -72,6 +72,7 @@ class Stamp:
     unaccounted: bool
     failed_in_row: int
     epoch: int
+    loading: bool = False
 
     def age_ms(self, server_now_ms: int) -> int | None:
         """How old the observation is; None where there is none."""
@@ -85,7 +86,8 @@ class Stamp:
         )
 
 
-def _hash(raw: dict[bytes, bytes]) -> dict[str, str]:
+def text_of(raw: dict[bytes, bytes]) -> dict[str, str]:
+    """A hash as text."""
     return {key.decode(): value.decode("utf-8", "replace") for key, value in raw.items()}
 
 
@@ -98,7 +100,7 @@ class LiveState:
 
     async def _hgetall(self, name: str) -> dict[str, str]:
         with answered(f"the pool's {name}"):
-            return _hash(await self._client.hgetall(self._keys.key(name)))
+            return text_of(await self._client.hgetall(self._keys.key(name)))
 
     async def server_now_ms(self) -> int:
         """The server's clock."""
@@ -108,48 +110,15 @@ class LiveState:
 
     async def pool(self) -> PoolState | None:
         """The pool, None where it was never opened."""
-        held = await self._hgetall("pool")
-        if "pool_id" not in held:
-            return None
-        return PoolState(
-            pool_id=held["pool_id"],
-            state_version=held["state_version"],
-            run_id=held["run_id"],
-            state=held["state"],
-            epoch=int(held["epoch"]),
-            seq=int(held["seq"]),
-            last_id=held["last_id"],
-            recover_at_ms=int(held["recover_at_ms"]) if "recover_at_ms" in held else None,
-        )
+        return pool_of(await self._hgetall("pool"))
 
     async def term(self) -> TermState | None:
         """The term, None where there was never one."""
-        held = await self._hgetall("owner")
-        if "fence" not in held:
-            return None
-        elected = held.get("elected_at_ms")
-        return TermState(
-            owner=held["owner"] or None,
-            fence=int(held["fence"]),
-            deadline_ms=int(held["deadline_ms"]),
-            ttl_ms=int(held["ttl_ms"]),
-            elected_at_ms=int(elected) if elected else None,
-            ended=held.get("ended") or None,
-            last_owner=held.get("last_owner") or None,
-            event_id=held.get("event_id"),
-        )
+        return term_of(await self._hgetall("owner"))
 
     async def fleet(self) -> FleetState | None:
         """The declared fleet, None before the first declaration."""
-        held = await self._hgetall("fleet")
-        if "document" not in held:
-            return None
-        return FleetState(
-            revision=int(held["revision"]),
-            fingerprint=held["fingerprint"],
-            document=loads(held["document"]),
-            event_id=held["event_id"],
-        )
+        return fleet_of(await self._hgetall("fleet"))
 
     async def nodes(self) -> dict[str, dict[str, Any]]:
         """What the log last said of each node: the part that a fold must equal."""
@@ -157,7 +126,9 @@ class LiveState:
 
     async def stamps(self) -> dict[str, Stamp]:
         """The stamp of each node that was ever polled."""
-        return {node: _stamp(loads(text)) for node, text in (await self._hgetall("stamps")).items()}
+        return {
+            node: stamp_of(loads(text)) for node, text in (await self._hgetall("stamps")).items()
+        }
 
     async def telemetry(self, node_id: str) -> dict[str, Any] | None:
         """The last poll in full, None once its time to live passed."""
@@ -166,7 +137,53 @@ class LiveState:
         return loads(text) if text is not None else None
 
 
-def _stamp(document: dict[str, Any]) -> Stamp:
+def pool_of(held: dict[str, str]) -> PoolState | None:
+    """The pool, None where it was never opened."""
+    if "pool_id" not in held:
+        return None
+    return PoolState(
+        pool_id=held["pool_id"],
+        state_version=held["state_version"],
+        run_id=held["run_id"],
+        state=held["state"],
+        epoch=int(held["epoch"]),
+        seq=int(held["seq"]),
+        last_id=held["last_id"],
+        recover_at_ms=int(held["recover_at_ms"]) if "recover_at_ms" in held else None,
+    )
+
+
+def term_of(held: dict[str, str]) -> TermState | None:
+    """The term, None where there was never one."""
+    if "fence" not in held:
+        return None
+    elected = held.get("elected_at_ms")
+    return TermState(
+        owner=held["owner"] or None,
+        fence=int(held["fence"]),
+        deadline_ms=int(held["deadline_ms"]),
+        ttl_ms=int(held["ttl_ms"]),
+        elected_at_ms=int(elected) if elected else None,
+        ended=held.get("ended") or None,
+        last_owner=held.get("last_owner") or None,
+        event_id=held.get("event_id"),
+    )
+
+
+def fleet_of(held: dict[str, str]) -> FleetState | None:
+    """The declared fleet, None before the first declaration."""
+    if "document" not in held:
+        return None
+    return FleetState(
+        revision=int(held["revision"]),
+        fingerprint=held["fingerprint"],
+        document=loads(held["document"]),
+        event_id=held["event_id"],
+    )
+
+
+def stamp_of(document: dict[str, Any]) -> Stamp:
+    """A stamp as stored."""
     return Stamp(
         observed_at_ms=document["observed_at_ms"],
         observed_fence=document["observed_fence"],
@@ -181,4 +198,5 @@ def _stamp(document: dict[str, Any]) -> Stamp:
         unaccounted=document["unaccounted"],
         failed_in_row=document["failed_in_row"],
         epoch=document["epoch"],
+        loading=document.get("loading", False),
     )

@@ -2,7 +2,7 @@
 -- log's last event it lets the next start reopen the pool without a recovery.
 -- Flags: allow-oom
 -- Include: pool term
--- Keys: pool owner log
+-- Keys: pool owner log deadlines drains
 -- Args: actor
 -- Replies: ok in_use pool_missing pool_version
 -- Events: PoolClosed OwnerExpired
@@ -14,7 +14,8 @@ expire_term()
 if term.owner ~= '' then
   return { 'in_use', term.owner, int_text(term.fence) }
 end
-if pool_state ~= 'open' then
+if pool_state ~= 'open' or redis.call('ZCARD', deadlines_key) > 0
+    or redis.call('HLEN', drains_key) > 0 then
   return { 'in_use', '', '0' }
 end
 -- Recorded already, and nothing came after it: the same stop, told again.

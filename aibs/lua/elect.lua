@@ -2,10 +2,12 @@
 -- The same attempt again gets the same answer.
 -- Flags: allow-oom
 -- Include: pool term
--- Keys: pool owner log
+-- Keys: pool owner log standbys
 -- Args: actor attempt owner ttl_ms:int mono_ms:int known_fence:int
 -- Replies: ok ended held pool_missing pool_version
 -- Events: OwnerElected OwnerExpired PoolSuspect
+local STANDBY_SEEN_MS = 30000
+
 local refusal = read_pool()
 if refusal then
   return refusal
@@ -21,6 +23,9 @@ if known_fence > term.fence then
   suspect('fence_regressed', recovery_ms_of_pool())
 end
 if term.owner ~= '' then
+  -- Who stands by is told to people only.
+  redis.call('ZADD', standbys_key, int_text(now), owner)
+  redis.call('ZREMRANGEBYSCORE', standbys_key, '-inf', int_text(now - STANDBY_SEEN_MS))
   return { 'held', term.owner, int_text(term.fence), int_text(term.deadline_ms - now), int_text(now) }
 end
 
@@ -37,5 +42,7 @@ redis.call('HSET', owner_key, 'owner', owner, 'fence', int_text(fence),
   'deadline_ms', int_text(deadline_ms), 'ttl_ms', int_text(ttl_ms), 'attempt', attempt,
   'ended', '', 'elected_at_ms', int_text(now), 'event_id', id,
   'renewed_at_ms', int_text(now), 'renewed_mono_ms', int_text(mono_ms))
+redis.call('HSET', pool_key, 'fence', int_text(fence))
 redis.call('HDEL', pool_key, 'jump')
+redis.call('ZREM', standbys_key, owner)
 return { 'ok', int_text(fence), int_text(ttl_ms), int_text(now) }

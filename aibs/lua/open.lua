@@ -14,7 +14,9 @@ end
 if refusal then
   -- A log without its pool goes on counting, so that no reader takes the loss for calm.
   local last = redis.call('XREVRANGE', log_key, '+', '-', 'COUNT', 1)
-  pool_seq, pool_last_id, pool_epoch = 0, '0-0', 0
+  pool_seq = 0
+  pool_last_id = '0-0'
+  pool_epoch = 0
   if last[1] then
     local fields = last[1][2]
     for i = 1, #fields, 2 do
@@ -30,7 +32,8 @@ if refusal then
   redis.call('HSET', pool_key, 'pool_id', new_pool_id, 'state_version', STATE_VERSION,
     'run_id', run_id, 'state', 'open', 'created_at_ms', int_text(now), 'epoch', 0,
     'recovery_ms', int_text(recovery_ms))
-  pool_id, pool_state = new_pool_id, 'open'
+  pool_id = new_pool_id
+  pool_state = 'open'
   if known_pool_id ~= '' or known_fence > 0 or last[1] then
     suspect('pool_missing', recovery_ms)
   end

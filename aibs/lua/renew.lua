@@ -2,8 +2,8 @@
 -- first call that sees one answers `clock` and changes nothing; the caller reads its own clock anew
 -- and confirms, because a caller that was paused between reading and sending looks the same.
 -- Flags: allow-oom
--- Include: fence
--- Keys: pool owner log rejections
+-- Include: fence step
+-- Keys: pool owner log rejections leases deadlines marks places waiters heads queue_high queue_normal queue_low
 -- Args: actor owner fence:int ttl_ms:int mono_ms:int confirmed_step_ms:int
 -- Replies: ok clock fenced pool_missing pool_version
 -- Events: ClockStepped PoolReopened OwnerExpired FencedWriteRejected PoolSuspect
@@ -28,6 +28,11 @@ if term.owner == owner and term.fence == fence and owner ~= '' then
       redis.call('HSET', owner_key, 'deadline_ms', int_text(term.deadline_ms))
     end
     local recover_at = tonumber(redis.call('HGET', pool_key, 'recover_at_ms') or 0)
+    if step_ms > 0 then
+      shift_times(step_ms)
+    else
+      clamp_all()
+    end
     if pool_state == 'suspect' then
       redis.call('HSET', pool_key, 'recover_at_ms', int_text(recover_at + step_ms))
     end

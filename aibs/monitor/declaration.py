@@ -8,6 +8,7 @@ from aibs import logs
 from aibs.codec import bytes_to_gb, dumps
 from aibs.errors import CoordinationUnavailable, Fenced, OutcomeUnknown
 from aibs.fleet import Fleet
+from aibs.lanes import lane_arguments
 from aibs.monitor.elector import TermLost
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ async def declare(ours: Fleet, pool: CoordinationPool, live: LiveState, term: Te
         fingerprint=ours.fingerprint,
         document=dumps(ours.document()),
         changes=dumps(changes),
+        lanes=lane_arguments(ours),
     )
     if declared.word != "mismatch":
         log.info("fleet_declared", outcome=declared.word, fingerprint=declared.fingerprint)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from aibs.codec import dumps
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aibs.ollama.ownership import ClassifiedModel, Residency
 
 MAX_MODELS = 256
@@ -65,9 +67,23 @@ def _order(document: dict[str, Any]) -> tuple[str, str, int, str]:
     )
 
 
-def observed(residency: Residency) -> tuple[bytes, bool]:
-    """The models in canonical order as JSON, and whether something could not be accounted for."""
-    models = sorted((_model(entry) for entry in residency.models), key=_order)
+def observed(residency: Residency, keys: Mapping[str, str]) -> tuple[bytes, bool]:
+    """The models in canonical order as JSON, and whether something could not be accounted for.
+
+    `keys` has the comparison key of each worker's model: one resident file may serve several.
+    """
+    models = sorted(
+        (
+            {
+                **_model(entry),
+                "roster_keys": sorted(
+                    {keys[worker_id] for worker_id in entry.worker_ids if worker_id in keys}
+                ),
+            }
+            for entry in residency.models
+        ),
+        key=_order,
+    )
     unaccounted = residency.unaccounted or len(models) > MAX_MODELS
     return dumps(models[:MAX_MODELS]), unaccounted
 

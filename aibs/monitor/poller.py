@@ -44,8 +44,9 @@ class NodeApi(Protocol):
 class NodePoller:
     """Polls one node and hands each outcome over.
 
-    `own_keys` has the roster: comparison key → worker ids. `phase_ms` shifts this node's slots so
-    that a large fleet is not polled in one burst; its version is asked `version_after_ms` later.
+    `own_keys` has the roster: comparison key → worker ids; `keys` the way back. `phase_ms` shifts
+    this node's slots so that a large fleet is not polled in one burst; its version is asked
+    `version_after_ms` later.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class NodePoller:
         node: Node,
         api: NodeApi,
         own_keys: Mapping[str, tuple[str, ...]],
+        keys: Mapping[str, str],
         clock: Clock,
         submit: Callable[[PollOutcome], None],
         *,
@@ -64,6 +66,7 @@ class NodePoller:
         self._node = node
         self._api = api
         self._own_keys = own_keys
+        self._keys = keys
         self._clock = clock
         self._submit = submit
         self._fence = fence
@@ -113,7 +116,7 @@ class NodePoller:
             latency_ms = self._clock.boottime_ms() - begun_at_ms
             await self._refresh_tags(snapshot, begun_at_ms)
             residency = classify(snapshot, self._own_keys, self._own_digests, self._node.memory)
-            models_json, unaccounted = observed(residency)
+            models_json, unaccounted = observed(residency, self._keys)
             telemetry_json = telemetry(
                 self._node.node_id, residency, version=self._version, latency_ms=latency_ms
             )

@@ -39,6 +39,9 @@ def timing_of(settings: Settings) -> MonitorTiming:
         failure_threshold=settings.model_cluster_residency_monitor_failure_threshold,
         telemetry_ttl_ms=settings.telemetry_ttl_ms,
         history_ttl_ms=settings.health_history_ttl_ms,
+        load_timeout_ms=settings.load_timeout_ms,
+        swap_min_ms=settings.swap_min_residency_ms,
+        swap_max_ms=settings.swap_max_wait_ms,
     )
 
 

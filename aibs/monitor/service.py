@@ -18,6 +18,7 @@ from aibs.eventstore.state import LiveState
 from aibs.monitor.declaration import declare_until_answered
 from aibs.monitor.elector import ElectionTiming, Elector
 from aibs.monitor.poller import NodePoller
+from aibs.monitor.reaper import QueueRules, reap_for_ever
 from aibs.monitor.recorder import Recorder
 from aibs.monitor.vacancy import LogVacancy
 from aibs.ollama.client import NodeClient
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 PHASE_STEP_MS = 3
 """Milliseconds between the first polls of two nodes: 1,000 nodes spread over 3 s."""
 
+REAPS_IN_A_TERM = 3
 VERSION_STEP_MS = 20
 """Milliseconds between the first questions for a version: never a burst beside the first polls."""
 
@@ -50,6 +52,14 @@ class MonitorTiming:
     failure_threshold: int
     telemetry_ttl_ms: int
     history_ttl_ms: int
+    load_timeout_ms: int = 600_000
+    swap_min_ms: int = 30_000
+    swap_max_ms: int = 60_000
+
+    @property
+    def queue_rules(self) -> QueueRules:
+        """What the owner's sweeps are told."""
+        return QueueRules(self.staleness_ms, self.swap_min_ms, self.swap_max_ms)
 
     def limits(self, node_count: int) -> ObserveLimits:
         """What `observe` is told."""
@@ -60,6 +70,7 @@ class MonitorTiming:
             telemetry_ttl_ms=self.telemetry_ttl_ms,
             samples_max=max(1, node_count) * polls * SAMPLES_SLACK,
             samples_age_ms=self.history_ttl_ms,
+            load_timeout_ms=self.load_timeout_ms,
         )
 
 
@@ -124,6 +135,7 @@ class Monitor:
             self._clock,
             on_unreachable=self._connections.revive,
         )
+        keys = {worker.worker_id: worker.key for worker in fleet.workers}
         own_keys = {
             key: tuple(worker.worker_id for worker in workers)
             for key, workers in fleet.workers_by_key.items()
@@ -139,12 +151,22 @@ class Monitor:
         self.recorder, self.node_count = recorder, len(fleet.nodes)
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             group.create_task(recorder.run(), name="recorder")
+            group.create_task(
+                reap_for_ever(
+                    pool,
+                    self._timing.queue_rules,
+                    self._clock,
+                    every_ms=self._timing.lease_ttl_ms // REAPS_IN_A_TERM,
+                ),
+                name="reaper",
+            )
             for position, node in enumerate(fleet.nodes):
                 api = NodeClient(node.base_url, timeout_s=self._timing.poll_timeout_ms / 1000)
                 poller = NodePoller(
                     node,
                     await stack.enter_async_context(api),
                     own_keys,
+                    keys,
                     self._clock,
                     recorder.submit,
                     fence=term.fence,

@@ -6,9 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aibs.eventstore.events import Event, Unreadable, decode
-from aibs.projections import identity, ownership, residency
+from aibs.projections import identity, leases, marks, ownership, queue, residency
 from aibs.projections.identity import Declared, Identity
+from aibs.projections.leases import Leases
+from aibs.projections.marks import Marks
 from aibs.projections.ownership import Ownership
+from aibs.projections.queue import Queue
 from aibs.projections.residency import Residency
 
 if TYPE_CHECKING:
@@ -27,6 +30,9 @@ class Coordination:
     ownership: Ownership = field(default_factory=Ownership)
     declared: Declared = field(default_factory=Declared)
     residency: Residency = field(default_factory=Residency)
+    leases: Leases = field(default_factory=Leases)
+    queue: Queue = field(default_factory=Queue)
+    marks: Marks = field(default_factory=Marks)
     last_id: str = "0-0"
     seq: int = 0
     holes: int = 0
@@ -53,6 +59,9 @@ def evolve(state: Coordination, event: Event) -> Coordination:
         ownership=ownership.evolve(state.ownership, data, event.id, event.at_ms),
         declared=identity.evolve_declared(state.declared, data, event.id),
         residency=residency.evolve(state.residency, data, event.id, event.fence),
+        leases=leases.evolve(state.leases, data, event.at_ms),
+        queue=queue.evolve(state.queue, data, event.at_ms),
+        marks=marks.evolve(state.marks, data, event.at_ms),
         last_id=event.id,
         seq=event.seq,
         holes=holes,

@@ -106,6 +106,22 @@ class Settings(Variables):
         return ms(self.model_cluster_load_timeout_seconds)
 
     @property
+    def drain_ms(self) -> int:
+        return ms(self.model_cluster_drain_seconds)
+
+    @property
+    def queue_grace_ms(self) -> int:
+        return ms(self.model_cluster_queue_grace_seconds)
+
+    @property
+    def swap_min_residency_ms(self) -> int:
+        return ms(self.model_cluster_swap_min_residency_seconds)
+
+    @property
+    def swap_max_wait_ms(self) -> int:
+        return ms(self.model_cluster_swap_max_wait_seconds)
+
+    @property
     def host_telemetry_urls(self) -> dict[str, str]:
         """Each node's telemetry agent, where one is configured."""
         urls = self.model_cluster_node_host_telemetry_urls

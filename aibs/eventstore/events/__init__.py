@@ -7,6 +7,34 @@ stops and says so.
 
 from aibs.eventstore.events.envelope import Event, EventData
 from aibs.eventstore.events.fleet import FleetDeclared
+from aibs.eventstore.events.leases import (
+    DenialsCounted,
+    DoubleRelease,
+    Evidence,
+    LateRelease,
+    LeakAcknowledged,
+    LeaseAcquired,
+    LeaseDenied,
+    LeaseDocument,
+    LeaseExpired,
+    LeaseReaped,
+    LeaseReleased,
+    LeaseRevoked,
+    LeasesRenewed,
+    ModelLoaded,
+    ModelLoading,
+    ModelUnloaded,
+    NodeRefusal,
+)
+from aibs.eventstore.events.nodes import (
+    NodeCordoned,
+    NodeRestored,
+    NodeTripped,
+    NodeUncordoned,
+    SessionEnded,
+    SessionOpened,
+    WeightsForgotten,
+)
 from aibs.eventstore.events.observation import (
     NodeHealthChanged,
     ObservedModel,
@@ -20,16 +48,46 @@ from aibs.eventstore.events.ownership import (
     OwnerResigned,
 )
 from aibs.eventstore.events.pool import PoolClosed, PoolCreated, PoolReopened, PoolSuspect
+from aibs.eventstore.events.queue import (
+    LeaseQueued,
+    NodeReserved,
+    ReservationEnded,
+    WaitEnded,
+    WaiterDocument,
+)
 from aibs.eventstore.events.registry import EVENT_TYPES, Unreadable, decode
 
 __all__ = [
     "EVENT_TYPES",
     "ClockStepped",
+    "DenialsCounted",
+    "DoubleRelease",
     "Event",
     "EventData",
+    "Evidence",
     "FencedWriteRejected",
     "FleetDeclared",
+    "LateRelease",
+    "LeakAcknowledged",
+    "LeaseAcquired",
+    "LeaseDenied",
+    "LeaseDocument",
+    "LeaseExpired",
+    "LeaseQueued",
+    "LeaseReaped",
+    "LeaseReleased",
+    "LeaseRevoked",
+    "LeasesRenewed",
+    "ModelLoaded",
+    "ModelLoading",
+    "ModelUnloaded",
+    "NodeCordoned",
     "NodeHealthChanged",
+    "NodeRefusal",
+    "NodeReserved",
+    "NodeRestored",
+    "NodeTripped",
+    "NodeUncordoned",
     "ObservedModel",
     "OwnerElected",
     "OwnerExpired",
@@ -38,7 +96,13 @@ __all__ = [
     "PoolCreated",
     "PoolReopened",
     "PoolSuspect",
+    "ReservationEnded",
     "ResidencyObserved",
+    "SessionEnded",
+    "SessionOpened",
     "Unreadable",
+    "WaitEnded",
+    "WaiterDocument",
+    "WeightsForgotten",
     "decode",
 ]

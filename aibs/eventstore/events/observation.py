@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from aibs.eventstore.events.envelope import EventData
 
@@ -31,6 +31,7 @@ class ObservedModel(BaseModel):
 class ResidencyObserved(EventData):
     """What a node held. The poll began at `observed_at_ms` by the server's clock, `elapsed_ms`
     before it was recorded. `foreign_bytes` is null where an entry could not be accounted for.
+    `busy` has the keys of own models that others use: they are charged as foreign.
     """
 
     TYPE: ClassVar[str] = "ResidencyObserved"
@@ -47,6 +48,7 @@ class ResidencyObserved(EventData):
     healthy: bool
     reason: str
     models: list[ObservedModel]
+    busy: list[str] = Field(default_factory=list)
 
 
 class NodeHealthChanged(EventData):

@@ -9,6 +9,31 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from aibs.eventstore.events.fleet import FleetDeclared
+from aibs.eventstore.events.leases import (
+    DenialsCounted,
+    DoubleRelease,
+    LateRelease,
+    LeakAcknowledged,
+    LeaseAcquired,
+    LeaseDenied,
+    LeaseExpired,
+    LeaseReaped,
+    LeaseReleased,
+    LeaseRevoked,
+    LeasesRenewed,
+    ModelLoaded,
+    ModelLoading,
+    ModelUnloaded,
+)
+from aibs.eventstore.events.nodes import (
+    NodeCordoned,
+    NodeRestored,
+    NodeTripped,
+    NodeUncordoned,
+    SessionEnded,
+    SessionOpened,
+    WeightsForgotten,
+)
 from aibs.eventstore.events.observation import NodeHealthChanged, ResidencyObserved
 from aibs.eventstore.events.ownership import (
     ClockStepped,
@@ -18,6 +43,12 @@ from aibs.eventstore.events.ownership import (
     OwnerResigned,
 )
 from aibs.eventstore.events.pool import PoolClosed, PoolCreated, PoolReopened, PoolSuspect
+from aibs.eventstore.events.queue import (
+    LeaseQueued,
+    NodeReserved,
+    ReservationEnded,
+    WaitEnded,
+)
 
 if TYPE_CHECKING:
     from aibs.eventstore.events.envelope import Event, EventData
@@ -39,6 +70,31 @@ EVENT_TYPES: dict[str, type[EventData]] = {
         ClockStepped,
         ResidencyObserved,
         NodeHealthChanged,
+        DenialsCounted,
+        DoubleRelease,
+        LateRelease,
+        LeakAcknowledged,
+        LeaseAcquired,
+        LeaseDenied,
+        LeaseExpired,
+        LeaseReaped,
+        LeaseReleased,
+        LeaseRevoked,
+        LeasesRenewed,
+        ModelLoaded,
+        ModelLoading,
+        ModelUnloaded,
+        LeaseQueued,
+        NodeReserved,
+        ReservationEnded,
+        WaitEnded,
+        NodeCordoned,
+        NodeRestored,
+        NodeTripped,
+        NodeUncordoned,
+        SessionEnded,
+        SessionOpened,
+        WeightsForgotten,
     )
 }
 

@@ -1,3 +1,4 @@
+-- Exports: now
 -- The one reading of the server's clock. Tests replace this part to step it.
 local function server_now_ms()
   local time = redis.call('TIME')

@@ -1,4 +1,5 @@
 -- Include: pool term
+-- Exports: reject check_fence
 -- Checks that a writer's term lives; a refused write is counted, and told once in a while.
 local REJECTION_WINDOW_MS = 10000
 local MAX_REJECTIONS = 64

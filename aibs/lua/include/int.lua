@@ -1,3 +1,4 @@
+-- Exports: MAX_INT int int_text
 -- Whole numbers in and out: Lua prints 14 digits unless told otherwise.
 local MAX_INT = 9007199254740992
 
@@ -10,5 +11,5 @@ local function int(text, name)
 end
 
 local function int_text(number)
-  return string.format('%.0f', number)
+  return string.format('%d', number)
 end

@@ -1,9 +1,15 @@
+-- Exports: json_text json_int json_bool
 -- Pieces of JSON text. Documents are joined from these, never printed by cjson as a whole.
 local function json_text(value)
   if value == nil or value == false then
     return 'null'
   end
-  return cjson.encode(value)
+  local text = cjson.encode(value)
+  -- It escapes slashes, of which names and URLs are full.
+  if string.find(text, '\\/', 1, true) then
+    text = string.gsub(text, '\\/', '/')
+  end
+  return text
 end
 
 local function json_int(number)

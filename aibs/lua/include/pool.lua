@@ -1,12 +1,14 @@
 -- Include: term
+-- Exports: STATE_VERSION pool_id pool_state pool_epoch pool_frees pool_cursor pool_arrivals pool_fence pool_nodes pool_waiting server_run_id suspect reopen recovery_ms_of_pool read_pool
 -- Which pool this is, and whether the server is still the one whose memory the pool trusts.
 local STATE_VERSION = '1'
 local FENCE_JUMP = 1000
 
-local pool_id, pool_state, pool_epoch
 
 local function server_run_id()
-  return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+  local info = redis.call('INFO', 'server')
+  local _, last = string.find(info, 'run_id:', 1, true)
+  return string.sub(info, last + 1, last + 40)
 end
 
 -- The server may have lost writes: nothing is granted until holders and nodes were heard again.
@@ -37,16 +39,26 @@ end
 -- Reads the pool; answers a reply when no script may act on it.
 local function read_pool()
   local held = redis.call('HMGET', pool_key, 'pool_id', 'state_version', 'run_id', 'state', 'seq',
-    'last_id', 'closed_id', 'epoch')
+    'last_id', 'closed_id', 'epoch', 'frees', 'cursor', 'arrivals', 'fence', 'nodes', 'waiting')
   if not held[1] then
     return { 'pool_missing' }
   end
   if held[2] ~= STATE_VERSION then
     return { 'pool_version', held[2], STATE_VERSION }
   end
-  pool_id, pool_state = held[1], held[4]
-  pool_seq, pool_last_id, pool_epoch = tonumber(held[5]), held[6], tonumber(held[8])
-  if held[3] ~= server_run_id() then
+  pool_id = held[1]
+  pool_state = held[4]
+  pool_seq = tonumber(held[5])
+  pool_last_id = held[6]
+  pool_epoch = tonumber(held[8])
+  pool_frees = tonumber(held[9] or 0)
+  pool_cursor = held[10] or ''
+  pool_arrivals = tonumber(held[11] or 0)
+  pool_fence = tonumber(held[12] or 0)
+  pool_nodes = tonumber(held[13] or 0)
+  pool_waiting = tonumber(held[14] or 0)
+  -- The text was made for one server process, and vanished with it.
+  if (check_server or held[3] ~= text_server) and held[3] ~= server_run_id() then
     if held[7] and held[7] == held[6] then
       reopen('clean_shutdown')
     else

@@ -1,6 +1,7 @@
 -- Include: event
+-- Exports: term read_term end_term expire_term
 -- The owner's term, and the fence that every write of an owner must show.
-local term = nil
+term = nil
 
 local function read_term()
   local held = redis.call('HMGET', owner_key, 'owner', 'fence', 'deadline_ms', 'ttl_ms', 'attempt',

@@ -1,0 +1,231 @@
+-- Include: fit queue lanes
+-- Exports: mind_the_queue ahead_of passed_by next_to_look worth_a_look may_take next_on json_names
+-- Whose turn it is on a node: what those ahead in the queue may still take is theirs.
+local NEXT_MAX = 8
+local NAMED_AFTER_A_GRANT = 2
+
+-- A copy deep enough to try leases on.
+local function imagine(node)
+  local copy = {}
+  for name, value in pairs(node) do
+    copy[name] = value
+  end
+  if node.m then
+    copy.m = {}
+    for key, entry in pairs(node.m) do
+      copy.m[key] = { unpack(entry) }
+    end
+  end
+  if node.reserved then
+    copy.reserved = { request = node.reserved.request, key = node.reserved.key,
+      weight = node.reserved.weight, since = {} }
+    for lease_id, lease in pairs(node.reserved.since or {}) do
+      copy.reserved.since[lease_id] = lease
+    end
+  end
+  return copy
+end
+
+local function imagine_lease(node_id, node, lane, request)
+  local weight = weight_on(node, lane)
+  if node.reserved and node.reserved.request ~= request.key then
+    node.reserved.since[request.key] = { key = lane.key, weight = weight }
+  end
+  take(node, lane.key, weight, lane.params)
+end
+
+-- Whether the waiter for whom a node is reserved stands before the request.
+local function stands_before(request_key, request)
+  return is_before(waiter_of(request_key), request)
+end
+
+local function lanes_for(request)
+  if not request.lanes then
+    read_waiter(request)
+    request.lanes, request.after = lanes_of(request.lane) or {}, stands_before
+    request.waits = head_at
+  end
+  return request.lanes
+end
+
+local function fitting_lane(node_id, node, request)
+  for _, lane in ipairs(lanes_for(request)) do
+    if (not lane.allowed or lane.allowed[node_id])
+        and not fit(node_id, node, lane, request) then
+      return lane
+    end
+  end
+  return nil
+end
+
+local function warm_for(node, request)
+  for _, lane in ipairs(lanes_for(request)) do
+    if warm_on(node, lane.key) then
+      return true
+    end
+  end
+  return false
+end
+
+-- A waiter may be passed on a node by one of its class that finds its model there, for as long as
+-- it has not stood first for too long, and never where the node is reserved for it.
+local function passable(node, waiter)
+  return not warm_for(node, waiter)
+    and not (head_at(waiter) and now - head_at(waiter) >= swap_max_ms)
+    and not (node.reserved and node.reserved.request == waiter.key)
+end
+
+-- Whether a model that is warm on the node has waiters at all: else nobody passes anybody.
+local function grouping_matters(node)
+  for key in pairs(node.own or {}) do
+    if redis.call('HEXISTS', counts_key, 'model|' .. key) == 1 then
+      return true
+    end
+  end
+  for key in pairs(node.m or {}) do
+    if redis.call('HEXISTS', counts_key, 'model|' .. key) == 1 then
+      return true
+    end
+  end
+  return false
+end
+
+local function order_at(node, list)
+  local order = {}
+  if not grouping_matters(node) then
+    return list
+  end
+  for _, request in ipairs(list) do
+    local at = #order + 1
+    if warm_for(node, request) then
+      while at > 1 and passable(node, order[at - 1])
+          and effective_rank(order[at - 1]) == effective_rank(request) do
+        at = at - 1
+      end
+    end
+    table.insert(order, at, request)
+  end
+  return order
+end
+
+-- The waiters ahead of a request, in order; at most as many as one look may walk.
+local function ahead_of(request)
+  local list = {}
+  for _, waiter in ipairs(in_order()) do
+    if waiter.key == request.key or not is_before(waiter, request) then
+      break
+    end
+    list[#list + 1] = waiter
+  end
+  return list
+end
+
+local function worth_a_look(waiter)
+  if waiter.tried == nil then
+    waiter.tried = tonumber(redis.call('HGET', tried_key, waiter.key) or -1)
+  end
+  return waiter.tried ~= pool_frees
+end
+
+-- Whether nobody ahead may take what the request would take of this node.
+local function may_take(node_id, node, lane, request)
+  if pool_waiting == 0 then
+    return true
+  end
+  local list = ahead_of(request)
+  if #list == 0 then
+    return true
+  end
+  local all = { unpack(list) }
+  all[#all + 1] = request
+  local virtual = imagine(node)
+  for _, other in ipairs(order_at(node, all)) do
+    if other.key == request.key then
+      return not fit(node_id, virtual, lane, request)
+    end
+    if worth_a_look(other) then
+      local taken = fitting_lane(node_id, virtual, other)
+      if taken then
+        imagine_lease(node_id, virtual, taken, other)
+      end
+    end
+  end
+  return true
+end
+
+-- From now on the request minds the queue.
+local function mind_the_queue(request)
+  request.after, request.turn = stands_before, may_take
+  request.waits = request.arrival_ms and head_at or nil
+end
+
+-- The waiters that may go on the node now.
+local function next_on(node_id, node)
+  local names = {}
+  if not node or not node.slots or pool_waiting == 0 then
+    return names
+  end
+  local virtual = imagine(node)
+  for _, waiter in ipairs(order_at(node, in_order())) do
+    if #names == NEXT_MAX or virtual.slots - virtual.used <= 0 then
+      break
+    end
+    local lane = fitting_lane(node_id, virtual, waiter)
+    if lane then
+      imagine_lease(node_id, virtual, lane, waiter)
+      names[#names + 1] = waiter.key
+    end
+  end
+  return names
+end
+
+local function json_names(names)
+  local texts = {}
+  for i, name in ipairs(names) do
+    texts[i] = json_text(name)
+  end
+  return '[' .. table.concat(texts, ',') .. ']'
+end
+
+-- Whether any node has a slot that might be taken.
+local function room_left()
+  if pool_nodes > SMALL_FLEET then
+    return redis.call('ZRANGE', open_key, '[+', '(,', 'BYLEX', 'LIMIT', 0, 1)[1] ~= nil
+  end
+  for _, node_id in ipairs(all_nodes()) do
+    local node = load_node(node_id)
+    if node.slots and node.slots - node.used > 0 then
+      return true
+    end
+  end
+  return false
+end
+
+-- The first waiters who may find room since something came free: asked when a waiter was granted,
+-- once its lease is taken.
+local function next_to_look()
+  local names = {}
+  if pool_waiting > 0 and room_left() then
+    for _, waiter in ipairs(in_order()) do
+      if #names == NAMED_AFTER_A_GRANT then
+        break
+      end
+      if worth_a_look(waiter) then
+        names[#names + 1] = waiter.key
+      end
+    end
+  end
+  return names
+end
+
+-- Waiters that stood before this one: it found its model resident, or they had no use of the node.
+local function passed_by(waiter)
+  local names = {}
+  for i, other in ipairs(waiter and ahead_of(waiter) or {}) do
+    if i > NEXT_MAX then
+      break
+    end
+    names[i] = other.key
+  end
+  return names
+end

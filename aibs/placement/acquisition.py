@@ -1,0 +1,172 @@
+"""One request on its way to a lease: ask, wait, ask again, until it is granted or denied."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from aibs import logs
+from aibs.errors import (
+    CoordinationUnavailable,
+    FleetMismatch,
+    OutcomeUnknown,
+    PoolMissing,
+    PoolVersionMismatch,
+)
+from aibs.placement.trust import trusted_until_ms
+from aibs.placement.values import Denied, Granted, Queued
+from aibs.placement.wording import Circumstances, Subject, denied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aibs.clock import Clock
+    from aibs.errors import AibsError, PlacementDenied
+    from aibs.placement.backend import Backend
+    from aibs.placement.values import Request
+    from aibs.placement.waiting import Waiter, WaitingRoom
+
+    OnQueue = Callable[[int, str], object]
+
+PAUSE_FIRST_S = 0.05
+PAUSE_MAX_S = 1.0
+
+REPEATS_WITHOUT_TIME = 1
+"""A lost answer is asked for once more even where nobody waits: it may be a grant."""
+
+
+class Acquisition:
+    """Asks for one request. `open` while a lease or a place of it may exist at the back end."""
+
+    def __init__(
+        self,
+        request: Request,
+        backend: Backend,
+        room: WaitingRoom,
+        clock: Clock,
+        *,
+        weight_bytes: int | None,
+        on_queue: OnQueue | None,
+    ) -> None:
+        self.request = request
+        self.open = False
+        self._backend = backend
+        self._room = room
+        self._clock = clock
+        self._on_queue = on_queue
+        self._subject = Subject(request.model, request.role, request.request_id, weight_bytes)
+        self._lease_id = secrets.token_hex(16)
+        self._started_ms = clock.boottime_ms()
+        self._until_ms = self._started_ms + request.wait_ms
+        self._queued: Queued | None = None
+        self._log = logs.get("aibs.placement.acquisition", request_id=request.request_id)
+
+    async def run(self) -> tuple[Granted, int]:
+        """The grant, and until when it is trusted (boot time). Raises PlacementDenied."""
+        if self.request.wait_ms == 0:
+            return await self._ask_until_told(None)
+        # In the room before the first question: a wake may come before that one's answer.
+        waiter = self._room.join(self.request.request_key)
+        try:
+            return await self._ask_until_told(waiter)
+        finally:
+            self._room.leave(waiter)
+
+    async def _ask_until_told(self, waiter: Waiter | None) -> tuple[Granted, int]:
+        last = waiter is None
+        while True:
+            if waiter is not None:
+                waiter.before_asking()
+            answer, sent_at_ms = await self._answer()
+            match answer:
+                case Granted():
+                    return answer, trusted_until_ms(
+                        sent_at_ms, answer.remaining_ms, answer.lease.ttl_ms
+                    )
+                case Denied():
+                    self.open = False
+                    raise self.denial(answer.reason, answer)
+                case Queued():
+                    if waiter is None or last:
+                        # Clocks differ: for us the time is over. The place is given back.
+                        raise self.denial("wait_timeout", answer)
+                    # The wait ends by the server's count, from after its answer, so that the last
+                    # question comes when the server, too, says that it is over.
+                    left_ms = max(0, answer.wait_deadline_ms - answer.now_ms)
+                    self._until_ms = self._clock.boottime_ms() + left_ms
+                    self._tell(answer, waiter)
+                    last = not await waiter.turn(self._until_ms, self._moved)
+
+    async def _answer(self) -> tuple[Granted | Queued | Denied, int]:
+        """Ask, and ask the same again as long as no answer comes and time is left."""
+        call_id = secrets.token_hex(16)
+        pause_s, repeats = PAUSE_FIRST_S, 0
+        failed: AibsError
+        while True:
+            sent_at_ms = self._clock.boottime_ms()
+            was_open, self.open = self.open, True
+            try:
+                answer = await self._backend.acquire(
+                    self.request, lease_id=self._lease_id, call_id=call_id
+                )
+            except OutcomeUnknown as error:
+                least, failed = REPEATS_WITHOUT_TIME, error
+            except (CoordinationUnavailable, PoolMissing) as refusal:
+                # Not done; what an earlier call left behind is still there.
+                self.open = was_open
+                least, failed = 0, refusal
+            except (PoolVersionMismatch, FleetMismatch) as refusal:
+                self.open = was_open
+                reason = (
+                    "pool_version" if isinstance(refusal, PoolVersionMismatch) else "fleet_mismatch"
+                )
+                raise self.denial(reason, None, refusal) from refusal
+            else:
+                return answer, sent_at_ms
+            left_ms = self._until_ms - self._clock.boottime_ms()
+            if left_ms <= 0 and repeats >= least:
+                raise self.denial("coordination_unavailable", None, failed) from failed
+            repeats += 1
+            self._log.warning("acquire_unanswered", error=str(failed), left_ms=left_ms)
+            await self._clock.sleep(min(pause_s, max(left_ms / 1000, PAUSE_FIRST_S)))
+            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    def denial(
+        self, reason: str, answer: Queued | Denied | None, error: AibsError | None = None
+    ) -> PlacementDenied:
+        """The error, with all that was last known."""
+        known = answer or self._queued
+        # Why the nodes did not take it is told by the last answer that named them.
+        if isinstance(answer, Denied) and not answer.nodes and self._queued:
+            known = self._queued
+        return denied(
+            self._subject,
+            reason,
+            Circumstances(
+                nodes=known.nodes if known else (),
+                others=known.others if known else None,
+                retry_after_ms=answer.retry_after_ms if isinstance(answer, Denied) else None,
+                position=self._queued.position if self._queued else None,
+                detail=_detail(answer, error),
+                no_owner=known.no_owner if known else False,
+                waited_ms=self._clock.boottime_ms() - self._started_ms,
+            ),
+        )
+
+    def _tell(self, answer: Queued, waiter: Waiter) -> None:
+        """Call the application back where its place or the reason is another than before."""
+        before = (waiter.position, self._queued.reason if self._queued else None)
+        waiter.position = answer.position
+        self._queued = answer
+        if self._on_queue is not None and before != (answer.position, answer.reason):
+            self._on_queue(answer.position, answer.reason)
+
+    def _moved(self, position: int) -> None:
+        if self._on_queue is not None and self._queued is not None:
+            self._on_queue(position, self._queued.reason)
+
+
+def _detail(answer: Queued | Denied | None, error: AibsError | None) -> str | None:
+    if error is not None:
+        return error.sentence
+    return answer.detail if isinstance(answer, Denied) else None

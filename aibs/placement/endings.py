@@ -1,0 +1,130 @@
+"""The calls that must be answered: a release, and the cancel of an interrupted request.
+
+Each runs in a task of its own, which no cancellation of the caller reaches, and is repeated with
+the same call id until it is answered or has become pointless. The caller waits for it a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING
+
+from aibs import logs
+from aibs.errors import PoolMissing, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aibs.clock import Clock
+    from aibs.placement.backend import Backend
+    from aibs.placement.values import Lease, Outcome, Request
+
+PATIENCE_S = 5.0
+"""How long a caller waits for the answer before it goes on without."""
+
+ANSWER_S = 10.0
+"""A call that has no answer by then is sent again."""
+
+PAUSE_FIRST_S = 0.05
+PAUSE_MAX_S = 2.0
+
+
+class Endings:
+    """Ends leases and requests."""
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._backend = backend
+        self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._log = logs.get("aibs.placement.endings")
+
+    async def release(
+        self,
+        lease: Lease,
+        outcome: Outcome,
+        *,
+        until_ms: int,
+        done: Callable[[], object],
+        in_background: bool = False,
+    ) -> None:
+        """Release, at least once, repeated until `until_ms` (boot time). `done` is called then."""
+        call_id = secrets.token_hex(16)
+
+        async def call() -> None:
+            answer = await self._backend.release(lease, outcome, call_id=call_id)
+            if answer.word not in ("ok", "duplicate"):
+                self._log.warning(
+                    "release_was_not_needed",
+                    lease_id=lease.lease_id,
+                    word=answer.word,
+                    ended_by=answer.ended_by,
+                )
+
+        task = self._start("release", lease.lease_id, call, until_ms, done)
+        if not in_background:
+            await self._wait_for(task)
+
+    async def cancel(
+        self, request: Request, *, done: Callable[[], object], in_background: bool = False
+    ) -> None:
+        """Cancel a request whatever became of it, repeated as long as a lease of it could live."""
+
+        async def call() -> None:
+            await self._backend.cancel(request)
+
+        until_ms = self._clock.boottime_ms() + request.ttl_ms
+        task = self._start("cancel", request.request_id, call, until_ms, done)
+        if not in_background:
+            await self._wait_for(task)
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait for what is under way, then give up the rest."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=timeout_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(
+        self,
+        what: str,
+        which: str,
+        call: Callable[[], Awaitable[None]],
+        until_ms: int,
+        done: Callable[[], object],
+    ) -> asyncio.Task[None]:
+        # The loop of the placer: a block that is collected as garbage runs in none.
+        task = self._loop.create_task(self._until_answered(what, which, call, until_ms), name=what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: done())
+        return task
+
+    async def _wait_for(self, task: asyncio.Task[None]) -> None:
+        """Wait while the caller's patience lasts; its cancellation does not reach the task."""
+        await asyncio.wait({task}, timeout=PATIENCE_S)
+        if not task.done():
+            self._log.warning("unanswered_so_far", what=task.get_name())
+
+    async def _until_answered(
+        self, what: str, which: str, call: Callable[[], Awaitable[None]], until_ms: int
+    ) -> None:
+        pause_s = PAUSE_FIRST_S
+        while True:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    await call()
+                return
+            except (Unreachable, PoolMissing, TimeoutError) as error:
+                left_ms = until_ms - self._clock.boottime_ms()
+                if left_ms <= 0:
+                    self._log.error("given_up", what=what, which=which, error=str(error))
+                    return
+            except Exception as error:  # noqa: BLE001 - nobody waits here to hear of it
+                # An answer, and one that no repetition changes.
+                self._log.error("refused", what=what, which=which, error=repr(error))
+                return
+            await self._clock.sleep(min(pause_s, left_ms / 1000))
+            pause_s = min(pause_s * 2, PAUSE_MAX_S)

@@ -1,0 +1,239 @@
+"""`aibs leaks` as a document: living leases, leaks since a moment, and whether all of it agrees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import Field
+
+from aibs.codec import rfc3339
+from aibs.reports.agreement import differences_of, residency_notes
+from aibs.reports.part import Part, Timestamp
+
+if TYPE_CHECKING:
+    from aibs.eventstore.placement_state import LiveParts
+    from aibs.projections.leaks import EndedLease
+    from aibs.reports.moment import Moment
+
+SCHEMA: Final = "aibs.leaks/1"
+
+LeaseState = Literal["active", "late", "expired_unreleased", "revoked", "reaped", "released"]
+GroupBy = Literal["holder", "environment", "model", "node"]
+HEARTBEATS_UNTIL_LATE = 3
+
+
+class Counts(Part):
+    """`active`, `late` and `draining` are now; the others count since `since`."""
+
+    active: int
+    late: int
+    expired_unreleased: int
+    """Ended by their deadline, or overdue now."""
+    draining: int
+    """Slots that ended without a release and were not seen free since."""
+    revoked: int
+    reaped: int
+    late_releases: int
+    double_releases: int
+
+
+class LeaseReport(Part):
+    """One lease."""
+
+    lease_id: str
+    request_id: str
+    token: str
+    state: LeaseState
+    acknowledged: bool
+    node_id: str
+    node_base_url: str
+    model: str
+    worker_id: str
+    role: str | None
+    environment: str
+    holder: str
+    acquired_at: Timestamp
+    last_heartbeat_at: Timestamp | None
+    deadline: Timestamp
+    ended_at: Timestamp | None
+    end: Literal["released", "expired", "reaped"] | None
+    held_ms: int | None
+
+
+class ResidencyNote(Part):
+    """Where leases and residency part, which may be right: a load takes its time."""
+
+    node_id: str
+    model: str
+    kind: Literal["leased_not_resident", "resident_unleased", "used_by_others"]
+    detail: str
+
+
+class Group(Part):
+    """Leases of one holder, environment, model or node."""
+
+    by: GroupBy
+    name: str
+    living: int
+    late: int
+    leaked: int
+
+
+class LeaksDocument(Part):
+    """The whole answer."""
+
+    schema_: Literal["aibs.leaks/1"] = Field(SCHEMA, alias="schema")
+    generated_at: Timestamp
+    since: Timestamp
+    counts: Counts
+    leases: list[LeaseReport]
+    groups: list[Group]
+    residency: list[ResidencyNote]
+    consistent_with_live_state: bool
+    differences: list[str]
+    leaking: bool
+    """Whether a lease is late now, or something leaked since `since` that nobody acknowledged."""
+
+
+def leaks_document(moment: Moment, *, heartbeat_ms: int) -> LeaksDocument:
+    """The document of one moment."""
+    live = moment.live
+    living = [
+        _living(live, lease_id, heartbeat_ms)
+        for lease_id in sorted(live.leases, key=lambda one: int(live.leases[one]["acquired_at_ms"]))
+    ]
+    ended = [
+        _ended(lease, acknowledged=lease_id in live.acks or lease_id in moment.leaks.acknowledged)
+        for lease_id, lease in moment.leaks.ended.items()
+    ]
+    leases = [*living, *ended]
+    states = Counter(lease.state for lease in living)
+    expired = sum(lease.end == "expired" for lease in ended)
+    leaked = [lease.document.lease_id for lease in moment.leaks.unacknowledged()]
+    differences = differences_of(moment)
+    return LeaksDocument(
+        generated_at=rfc3339(live.now_ms),
+        since=rfc3339(moment.since_ms),
+        counts=Counts(
+            active=states["active"],
+            late=states["late"],
+            expired_unreleased=states["expired_unreleased"] + expired,
+            draining=len(live.drains),
+            revoked=moment.leaks.revoked,
+            reaped=moment.leaks.reaped,
+            late_releases=moment.leaks.late_releases,
+            double_releases=moment.leaks.double_releases,
+        ),
+        leases=leases,
+        groups=_groups(living, ended),
+        residency=[
+            ResidencyNote(
+                node_id=note.node_id, model=note.model, kind=note.kind, detail=note.detail
+            )
+            for note in residency_notes(live)
+        ],
+        consistent_with_live_state=not differences,
+        differences=differences,
+        leaking=any(lease.state in ("late", "expired_unreleased") for lease in living)
+        or bool(leaked),
+    )
+
+
+def to_json(document: LeaksDocument) -> dict[str, Any]:
+    """The document as printed."""
+    return document.model_dump(mode="json", by_alias=True)
+
+
+def json_schema() -> dict[str, Any]:
+    """Its JSON Schema."""
+    return LeaksDocument.model_json_schema(by_alias=True)
+
+
+def _living(live: LiveParts, lease_id: str, heartbeat_ms: int) -> LeaseReport:
+    document = live.leases[lease_id]
+    heard, deadline_ms = live.heartbeat_ms(lease_id), live.deadlines[lease_id]
+    silent_ms = live.now_ms - (document["acquired_at_ms"] if heard is None else heard)
+    state: LeaseState = "active"
+    if lease_id in live.revocations():
+        state = "revoked"
+    elif deadline_ms <= live.now_ms:
+        state = "expired_unreleased"
+    elif silent_ms >= HEARTBEATS_UNTIL_LATE * heartbeat_ms:
+        state = "late"
+    return _report(
+        document,
+        state=state,
+        acknowledged=lease_id in live.acks,
+        heard_ms=heard,
+        deadline_ms=deadline_ms,
+    )
+
+
+def _ended(lease: EndedLease, *, acknowledged: bool) -> LeaseReport:
+    return _report(
+        lease.document.model_dump(),
+        state="expired_unreleased" if lease.end == "expired" else "reaped",
+        acknowledged=acknowledged or lease.by_hand,
+        heard_ms=lease.last_heartbeat_ms,
+        deadline_ms=lease.deadline_ms,
+        ended=lease,
+    )
+
+
+def _report(
+    document: dict[str, Any],
+    *,
+    state: LeaseState,
+    acknowledged: bool,
+    heard_ms: int | None,
+    deadline_ms: int,
+    ended: EndedLease | None = None,
+) -> LeaseReport:
+    return LeaseReport(
+        lease_id=document["lease_id"],
+        request_id=document["request_id"],
+        token=document["token"],
+        state=state,
+        acknowledged=acknowledged,
+        node_id=document["node_id"],
+        node_base_url=document["base_url"],
+        model=document["model"],
+        worker_id=document["worker_id"],
+        role=document["role"],
+        environment=document["environment"],
+        holder=document["holder"],
+        acquired_at=rfc3339(document["acquired_at_ms"]),
+        last_heartbeat_at=None if heard_ms is None else rfc3339(heard_ms),
+        deadline=rfc3339(deadline_ms),
+        ended_at=None if ended is None else rfc3339(ended.ended_at_ms),
+        end=None if ended is None else ended.end,
+        held_ms=None if ended is None else ended.held_ms,
+    )
+
+
+def _name(lease: LeaseReport, by: GroupBy) -> str:
+    match by:
+        case "holder":
+            return lease.holder
+        case "environment":
+            return lease.environment
+        case "model":
+            return lease.model
+        case "node":
+            return lease.node_id
+
+
+def _groups(living: list[LeaseReport], ended: list[LeaseReport]) -> list[Group]:
+    kinds: tuple[GroupBy, ...] = ("holder", "environment", "model", "node")
+    return [
+        Group(
+            by=by,
+            name=name,
+            living=sum(_name(lease, by) == name for lease in living),
+            late=sum(_name(lease, by) == name and lease.state == "late" for lease in living),
+            leaked=sum(_name(lease, by) == name and not lease.acknowledged for lease in ended),
+        )
+        for by in kinds
+        for name in sorted({_name(lease, by) for lease in (*living, *ended)})
+    ]

@@ -1,0 +1,200 @@
+"""Leaks and status for a terminal. Text from outside passes `printable`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from aibs.audit.wording import age, gb, plural, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from aibs.reports.leaks import LeaksDocument, LeaseReport
+    from aibs.reports.status import NodeReport, StatusDocument
+
+BAR_WIDTH = 24
+FOREIGN, LEASED, FREE = "▒", "█", "·"
+PLAIN = {FOREIGN: "x", LEASED: "#", FREE: "."}
+
+STATE_STYLES = {
+    "active": "green",
+    "late": "yellow",
+    "ready": "green",
+    "stale": "yellow",
+    "loading": "cyan",
+    "cordoned": "yellow",
+}
+
+
+def render_leaks(document: LeaksDocument, console: Console, *, now_ms: int) -> None:
+    """Print the leases, what leaked, and the verdict last, where the eye ends."""
+    if document.leases:
+        console.print(_leases(document.leases, now_ms))
+    groups = [group for group in document.groups if group.leaked or group.late]
+    for group in groups:
+        console.print(
+            Text(
+                f"{group.by} {printable(group.name)}: {plural(group.leaked, 'leak')}, "
+                f"{group.late} late, {group.living} living",
+                style="yellow",
+            ),
+            soft_wrap=True,
+        )
+    for note in document.residency:
+        console.print(Text(f"note: {printable(note.detail)}", style="dim"), soft_wrap=True)
+    for difference in document.differences:
+        console.print(Text(f"differs: {printable(difference)}", style="red"), soft_wrap=True)
+    console.print(_counts(document), soft_wrap=True)
+    console.print(_verdict(document), soft_wrap=True)
+
+
+def _leases(leases: list[LeaseReport], now_ms: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("lease", "state", "node", "model", "environment", "holder", "age"):
+        table.add_column(column, overflow="fold", no_wrap=column == "lease")
+    for lease in leases:
+        state = lease.state + (" (acknowledged)" if lease.acknowledged else "")
+        style = STATE_STYLES.get(lease.state, "red")
+        held = lease.held_ms if lease.held_ms is not None else now_ms - moment_ms(lease.acquired_at)
+        table.add_row(
+            lease.lease_id,
+            Text(state, style="dim" if lease.acknowledged else style),
+            lease.node_id,
+            printable(lease.model),
+            printable(lease.environment),
+            printable(lease.holder),
+            age(max(0, held)),
+        )
+    return table
+
+
+def moment_ms(timestamp: str) -> int:
+    """A document's time in milliseconds since the epoch."""
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+def _counts(document: LeaksDocument) -> Text:
+    counts = document.counts
+    return Text(
+        f"{counts.active} active, {counts.late} late, {counts.draining} draining now; since "
+        f"{document.since}: {counts.expired_unreleased} expired without release, "
+        f"{counts.revoked} revoked, {counts.reaped} reaped, {counts.late_releases} late releases, "
+        f"{counts.double_releases} double releases"
+    )
+
+
+def _verdict(document: LeaksDocument) -> Text:
+    if document.differences:
+        return Text(
+            "The live state differs from what the log tells: someone else writes to this pool, "
+            "or the server lost writes.",
+            style="bold red",
+        )
+    if document.leaking:
+        return Text(
+            "Leases leak. Look at their holders; `--reap LEASE` frees one that is stuck, "
+            "`--ack LEASE` says that it is known.",
+            style="bold red",
+        )
+    return Text("No lease leaks.", style="green")
+
+
+def render_status(document: StatusDocument, console: Console) -> None:
+    """Print one screen of now."""
+    plain = not console.encoding.lower().replace("-", "").startswith("utf")
+    console.print(_head(document), soft_wrap=True)
+    console.print(_owner(document), soft_wrap=True)
+    if document.nodes:
+        console.print(_nodes(document.nodes, plain=plain))
+    if document.leases:
+        console.print(_living(document))
+    if document.queue:
+        console.print(_queue(document))
+    if not document.leases and not document.queue:
+        console.print(Text("No lease, nobody waits.", style="dim"))
+
+
+def _head(document: StatusDocument) -> Text:
+    pool = document.pool
+    text = Text(f"pool {pool.namespace} ({pool.pool_id}): ")
+    text.append(pool.state, style="green" if pool.state == "open" else "bold red")
+    text.append(f"; cluster scheduling {'on' if document.cluster_enabled else 'off'}")
+    if document.fleet is None:
+        text.append("; no fleet is declared", style="yellow")
+        return text
+    text.append(f"; fleet revision {document.fleet.revision}, {document.fleet.fingerprint[:12]}")
+    if not document.fleet.matches_settings:
+        text.append(", which these settings do not say", style="yellow")
+    return text
+
+
+def _owner(document: StatusDocument) -> Text:
+    owner = document.owner
+    if owner is None:
+        return Text("owner: none. Start `aibs monitor`.", style="bold red")
+    standing = f"; standing by: {', '.join(document.standbys)}" if document.standbys else ""
+    return Text(
+        f"owner: {owner.owner}, fence {owner.fence}, term ends in "
+        f"{age(max(0, owner.lease_expires_in_ms))}{standing}"
+    )
+
+
+def bar(node: NodeReport, *, plain: bool) -> str:
+    """The budget: foreign, leased, free. Empty where the budget is unknown."""
+    if not node.budget_bytes:
+        return ""
+    foreign = _cells(node.foreign_bytes or 0, node.budget_bytes)
+    leased = min(BAR_WIDTH - foreign, _cells(node.leased_bytes, node.budget_bytes))
+    text = FOREIGN * foreign + LEASED * leased + FREE * (BAR_WIDTH - foreign - leased)
+    return "".join(PLAIN[char] for char in text) if plain else text
+
+
+def _cells(size: int, budget: int) -> int:
+    """Whole cells, rounded up: what is there must be seen."""
+    return min(BAR_WIDTH, -(-size * BAR_WIDTH // budget))
+
+
+def _nodes(nodes: list[NodeReport], *, plain: bool) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("node", "state", "seen", "memory", "foreign", "leased", "free", "slots"):
+        table.add_column(column, overflow="fold")
+    for node in nodes:
+        state = node.state if node.detail is None else f"{node.state}: {printable(node.detail)}"
+        table.add_row(
+            node.node_id,
+            Text(state, style=STATE_STYLES.get(node.state, "red")),
+            "never" if node.stamp is None else f"{age(max(0, node.stamp.age_ms))} ago",
+            bar(node, plain=plain),
+            "?" if node.foreign_bytes is None else gb(node.foreign_bytes),
+            gb(node.leased_bytes),
+            "?" if node.free_bytes is None else gb(node.free_bytes),
+            f"{node.slots_used}/{'?' if node.slots is None else node.slots}"
+            + (f" ({node.slots_draining} draining)" if node.slots_draining else ""),
+        )
+    return table
+
+
+def _living(document: StatusDocument) -> Table:
+    now_ms = moment_ms(document.generated_at)
+    return _leases(document.leases, now_ms)
+
+
+def _queue(document: StatusDocument) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("place", "request", "model", "class", "waits", "why", "reserves"):
+        table.add_column(column, overflow="fold")
+    for waiter in document.queue:
+        table.add_row(
+            str(waiter.position),
+            printable(waiter.request_id),
+            printable(waiter.model),
+            waiter.priority,
+            age(waiter.waiting_ms),
+            waiter.reason,
+            waiter.reserves or "",
+        )
+    return table
