@@ -29,10 +29,11 @@ local function known()
   local held = redis.call('HGET', requests_key, request_key)
   local ended = tombstone_of(held)
   if ended then
-    if ended.hash ~= request_hash then
+    if ended.hash ~= request_hash and ended.hash ~= '-' then
       return { 'conflict' }
     end
-    return { 'ended', ended.how }
+    -- Who comes back after the end of its wait is told why it got nothing.
+    return ended.how ~= 'timed_out' and { 'ended', ended.how } or nil, true
   end
   local kind, hash, id = string.match(held or 'ended -', '^(%S+) (%S+) ?(%S*)')
   if kind == 'ended' then
@@ -52,7 +53,7 @@ local function known()
   return nil
 end
 
-local answer = known()
+local answer, timed_out = known()
 if answer then
   return answer
 end
@@ -103,7 +104,7 @@ local function deny_flatly(reason)
 end
 
 -- A wait is over at its deadline; the one who asks is told at once.
-if waiter and waiter.wait_deadline_ms <= now then
+if timed_out or (waiter and waiter.wait_deadline_ms <= now) then
   local lanes = lanes_of(lane)
   local reason, texts, others = 'wait_timeout', '[]', '{}'
   if lanes then
@@ -111,7 +112,9 @@ if waiter and waiter.wait_deadline_ms <= now then
     local _, first, rest = reasons(request, lanes[1].nodes or redis.call('HKEYS', declared_key))
     texts, others = first, rest
   end
-  end_wait(waiter, 'timed_out')
+  if waiter then
+    end_wait(waiter, 'timed_out')
+  end
   sweep_places(SWEEP_MAX)
   return denied(reason, texts, others)
 end

@@ -1,5 +1,6 @@
 -- Ends a request whatever became of it, and keeps a late acquire of it from taking a lease: sent by
--- every caller whose acquire was interrupted, until answered.
+-- every caller whose acquire was interrupted, until answered. An empty hash means whatever is known
+-- under that key.
 -- Flags: allow-oom
 -- Include: pool deny wait
 -- Keys: pool owner log leases deadlines drains requests ended_until capacity open trips lanes waiters heads reservations reserved queue_high queue_normal queue_low places tried counts denials marks
@@ -14,10 +15,14 @@ local held = redis.call('HGET', requests_key, request_key)
 if tombstone_of(held) then
   return { 'ok', int_text(now), 'ended' }
 end
-local kind, _, id = string.match(held or '', '^(%S+) (%S+) ?(%S*)')
+local kind, hash, id = string.match(held or '', '^(%S+) (%S+) ?(%S*)')
 if not held or kind == 'ended' then
-  tombstone(request_key, request_hash, 'cancelled', nil, nil, nil)
+  tombstone(request_key, request_hash ~= '' and request_hash or '-', 'cancelled', nil, nil, nil)
   return { 'ok', int_text(now), 'unseen' }
+end
+-- Another request under the same name is not the caller's to end.
+if request_hash ~= '' and hash ~= request_hash then
+  return { 'ok', int_text(now), 'another' }
 end
 if kind == 'queued' then
   end_wait(waiter_of(request_key), 'cancelled')

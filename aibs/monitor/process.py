@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 
 STATUS_EVERY_S = 1.0
 
-HEARTBEAT_TIMEOUT_MS = 5_000
-"""How long a holder waits for the answer to a heartbeat."""
-
-ABORT_MARGIN_MS = 5_000
-"""How long a holder needs to cancel its work once it was told, or gave up."""
-
 
 def timing_of(settings: Settings) -> MonitorTiming:
     """The monitor's times, out of the settings."""
@@ -43,11 +37,6 @@ def timing_of(settings: Settings) -> MonitorTiming:
         swap_min_ms=settings.swap_min_residency_ms,
         swap_max_ms=settings.swap_max_wait_ms,
     )
-
-
-def recovery_ms_of(settings: Settings) -> int:
-    """How long after a suspicion no grant is given: every holder was heard again, or gave up."""
-    return settings.heartbeat_interval_ms + HEARTBEAT_TIMEOUT_MS + ABORT_MARGIN_MS
 
 
 async def run_until_told(
@@ -70,7 +59,7 @@ async def run_until_told(
         timing,
         connections,
         clock,
-        recovery_ms=recovery_ms_of(settings),
+        recovery_ms=settings.recovery_ms,
     )
     log = logs.get("aibs.monitor", owner=monitor.owner)
 

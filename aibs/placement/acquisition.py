@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 1.0
 
+UNDECLARED = ("stale_residency",)
+"""How a request that would wait is denied all the same: nobody has declared a fleet."""
+
 REPEATS_WITHOUT_TIME = 1
 """A lost answer is asked for once more even where nobody waits: it may be a grant."""
 
@@ -85,6 +88,11 @@ class Acquisition:
                     )
                 case Denied():
                     self.open = False
+                    left_ms = self._until_ms - self._clock.boottime_ms()
+                    if waiter is not None and answer.reason in UNDECLARED and left_ms > 0:
+                        # No fleet is declared yet, so there is no queue to wait in.
+                        await self._clock.sleep(min(PAUSE_MAX_S, left_ms / 1000))
+                        continue
                     raise self.denial(answer.reason, answer)
                 case Queued():
                     if waiter is None or last:

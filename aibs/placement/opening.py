@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S = 5.0
 """How long one call may take, and at most half of a heartbeat interval."""
 
-HEARD_AGAIN_MS = 10_000
-"""Beside a heartbeat interval: 5 s for its answer and 5 s to cancel the work. The monitor says the
-same to the server."""
-
 
 @asynccontextmanager
 async def open_placer(
@@ -111,8 +107,9 @@ async def _valkey(
         return client
 
     keys = Keys(settings.model_cluster_namespace)
-    recovery_ms = settings.heartbeat_interval_ms + HEARD_AGAIN_MS
-    pool = CoordinationPool(await connect("write"), keys, session.holder, recovery_ms=recovery_ms)
+    pool = CoordinationPool(
+        await connect("write"), keys, session.holder, recovery_ms=settings.recovery_ms
+    )
     follower = Log(await connect("follow"), keys)
     await pool.open()
     return ValkeyBackend(pool, follower, limits_of(settings), clock)

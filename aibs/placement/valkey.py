@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aibs.codec import dumps, loads
 from aibs.errors import AibsError, UnexpectedReply
+from aibs.eventstore.placement_state import PlacementState
+from aibs.placement.session import dead_among
 from aibs.placement.values import (
     Beat,
     Denied,
@@ -21,6 +23,7 @@ from aibs.placement.values import (
     Place,
     Queued,
     Released,
+    Session,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from aibs.eventstore.log import Log
     from aibs.eventstore.pool import CoordinationPool
     from aibs.eventstore.replies import Answer
-    from aibs.placement.values import Limits, Outcome, ReportKind, Request, Session
+    from aibs.placement.values import Limits, Outcome, ReportKind, Request
 
 FOLLOW_BLOCK_MS = 1000
 PAUSE_AFTER_ERROR_S = 0.2
@@ -171,8 +174,11 @@ class ValkeyBackend:
             },
         )
 
-    async def open_session(self, session: Session, dead: Sequence[str] = ()) -> None:
+    async def open_session(self, session: Session) -> None:
         """Make the holder known, and end what dead holders of its host left behind."""
+        state = PlacementState(self._pool.client, self._pool.keys)
+        known = await state.sessions()
+        dead = dead_among((_session(holder, one) for holder, one in known.items()), session)
         await self._pool.call(
             "session",
             {
@@ -248,6 +254,17 @@ def lease_of(document: dict[str, Any], deadline_ms: int) -> Lease:
         unload_first=tuple(document["unload_first"]),
         queue_ms=document["queue_ms"],
         document=document,
+    )
+
+
+def _session(holder: str, document: dict[str, Any]) -> Session:
+    return Session(
+        holder,
+        document["environment"],
+        document["host"],
+        document["boot_id"],
+        document["pid"],
+        document["pid_start"],
     )
 
 

@@ -30,6 +30,13 @@ __all__ = ["Settings", "load"]
 ROSTER = "model_admission_worker_roster"
 
 
+HEARTBEAT_TIMEOUT_MS = 5_000
+"""How long a holder waits for the answer to a heartbeat."""
+
+ABORT_MARGIN_MS = 5_000
+"""How long a holder needs to cancel its work once it was told, or gave up."""
+
+
 class Settings(Variables):
     """The settings of one process. Times end in `_ms` where they are whole milliseconds."""
 
@@ -104,6 +111,11 @@ class Settings(Variables):
     @property
     def load_timeout_ms(self) -> int:
         return ms(self.model_cluster_load_timeout_seconds)
+
+    @property
+    def recovery_ms(self) -> int:
+        """How long after a suspicion nothing is granted: until holders were heard, or gave up."""
+        return self.heartbeat_interval_ms + HEARTBEAT_TIMEOUT_MS + ABORT_MARGIN_MS
 
     @property
     def drain_ms(self) -> int:

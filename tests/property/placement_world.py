@@ -186,6 +186,10 @@ class World:
         """A script by name."""
         return self.run(self.pool.call(script, args, more))
 
+    def forget_the_log(self) -> None:
+        """The log was lost with the state: what follows is folded from its new beginning."""
+        self.events, self.folded = [], Coordination()
+
     # --- what must hold
 
     def check(self) -> None:

@@ -92,9 +92,6 @@ end
 
 local function order_at(node, list)
   local order = {}
-  if not grouping_matters(node) then
-    return list
-  end
   for _, request in ipairs(list) do
     local at = #order + 1
     if warm_for(node, request) then
@@ -120,6 +117,24 @@ local function ahead_of(request)
   return list
 end
 
+-- Every waiter in the order of now, and the request where it stands or would stand.
+local function everybody_with(request)
+  local list, placed = {}, false
+  for _, waiter in ipairs(in_order()) do
+    if waiter.key == request.key then
+      placed, waiter = true, request
+    elseif not placed and is_before(request, waiter) then
+      list[#list + 1] = request
+      placed = true
+    end
+    list[#list + 1] = waiter
+  end
+  if not placed then
+    list[#list + 1] = request
+  end
+  return list
+end
+
 local function worth_a_look(waiter)
   if waiter.tried == nil then
     waiter.tried = tonumber(redis.call('HGET', tried_key, waiter.key) or -1)
@@ -132,14 +147,13 @@ local function may_take(node_id, node, lane, request)
   if pool_waiting == 0 then
     return true
   end
-  local list = ahead_of(request)
+  local list = grouping_matters(node) and order_at(node, everybody_with(request))
+    or ahead_of(request)
   if #list == 0 then
     return true
   end
-  local all = { unpack(list) }
-  all[#all + 1] = request
   local virtual = imagine(node)
-  for _, other in ipairs(order_at(node, all)) do
+  for _, other in ipairs(list) do
     if other.key == request.key then
       return not fit(node_id, virtual, lane, request)
     end
@@ -150,7 +164,7 @@ local function may_take(node_id, node, lane, request)
       end
     end
   end
-  return true
+  return not fit(node_id, virtual, lane, request)
 end
 
 -- From now on the request minds the queue.
@@ -165,8 +179,11 @@ local function next_on(node_id, node)
   if not node or not node.slots or pool_waiting == 0 then
     return names
   end
-  local virtual = imagine(node)
-  for _, waiter in ipairs(order_at(node, in_order())) do
+  local virtual, list = imagine(node), in_order()
+  if grouping_matters(node) then
+    list = order_at(node, list)
+  end
+  for _, waiter in ipairs(list) do
     if #names == NEXT_MAX or virtual.slots - virtual.used <= 0 then
       break
     end
