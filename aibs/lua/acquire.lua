@@ -238,7 +238,7 @@ if not redis.call('HGET', reserved_key, request_key)
   end
 end
 if not claimed then
-  redis.call('HSET', tried_key, request_key, int_text(pool_frees))
+  redis.call('HSET', tried_key, request_key, int_text(pool_frees) .. ' ' .. int_text(now))
 end
 local reason, texts, others, wait = reasons(waiter, nodes_to_tell(false))
 flush_nodes()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from aibs.clock import SystemClock
 from aibs.placement.asking import PlacerTiming
@@ -78,8 +77,9 @@ async def _backend(
     """Imported where needed: a process without a cluster loads no client of a server."""
     if settings.model_cluster_enabled:
         return await _valkey(settings, session, clock, stack)
-    memory = importlib.import_module("aibs.placement.memory")
-    return cast("Backend", memory.MemoryBackend(settings.fleet(), limits_of(settings), clock))
+    from aibs.placement.memory import MemoryBackend
+
+    return MemoryBackend(settings.fleet(), limits_of(settings), clock)
 
 
 async def _valkey(

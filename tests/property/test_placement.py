@@ -6,7 +6,7 @@ grant's evidence adds up from the events before it, and no request has two lease
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,7 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from aibs.placement.values import Denied, Granted, Lease, Queued
 from tests.property.grant_audit import GrantAudit
+from tests.property.placement_oracle import Oracle, told
 from tests.property.placement_world import LIMITS, ORDER, World, fleet, key_of, request, resident
+
+if TYPE_CHECKING:
+    from aibs.fleet import Fleet
+    from aibs.placement.values import Request
 
 LANES = (
     f"m|{key_of('small:7b')}",
@@ -47,6 +52,7 @@ class Placement(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.world = World(self.url)
+        self.oracle = Oracle(LIMITS)
         self.audit = GrantAudit()
         self.audited = 0
         self.grants: list[Granted] = []
@@ -54,8 +60,51 @@ class Placement(RuleBasedStateMachine):
         self.last: dict[str, Any] = {}
         self.world.run(self.world.pool.open())
         self.world.elect()
-        self.world.declare(fleet())
-        self.world.observe_all()
+        self.declare(fleet())
+        self.see_all_empty()
+
+    def declare(self, declared: Fleet) -> None:
+        self.world.declare(declared)
+        self.oracle.declare(declared)
+
+    def see_all_empty(self) -> None:
+        for node in self.world.fleet.nodes:
+            self.see(node.node_id, ())
+
+    def see(
+        self,
+        box: str,
+        models: tuple[dict[str, Any], ...],
+        *,
+        good: bool = True,
+        unaccounted: bool = False,
+    ) -> None:
+        """A poll, and what the model is told of it: the stamp, and whether the log has it."""
+        self.world.check()
+        before = len(self.world.events)
+        word = self.world.observe(box, models, good=good, unaccounted=unaccounted)
+        assert word == "ok"
+        self.world.check()
+        stamp = self.world.run(self.world.live.stamps())[box]
+        new = [event.type for event in self.world.events[before:]]
+        self.oracle.observe(
+            box,
+            models,
+            good=good,
+            unaccounted=unaccounted,
+            healthy=stamp.healthy,
+            loading=stamp.loading,
+            logged="ResidencyObserved" in new,
+            begun_ms=self.world.clock.now_ms - 5,
+            now=self.world.clock.now_ms,
+        )
+
+    def ask(self, asked: Request, lease_id: str) -> Any:
+        """The same of both."""
+        found = self.world.run(self.world.backend.acquire(asked, lease_id=lease_id, call_id="c"))
+        wanted = self.oracle.acquire(asked, lease_id, self.world.clock.now_ms)
+        assert told(found) == told(wanted)
+        return found
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -94,9 +143,7 @@ class Placement(RuleBasedStateMachine):
         answers = []
         for attempt in range(1 + twice):
             lease_id = f"{len(self.world.events):012x}{number:02x}{attempt:02x}"
-            answers.append(
-                self.world.run(self.world.backend.acquire(asked, lease_id=lease_id, call_id="c"))
-            )
+            answers.append(self.ask(asked, lease_id))
         found = answers[0]
         if twice:
             self._same_again(found, answers[1])
@@ -138,25 +185,20 @@ class Placement(RuleBasedStateMachine):
             hashed=str(document["request_hash"]),
         )
         if back:
-            self.world.call(
-                "refresh",
-                {"holder": "holder-a", "grace_ms": LIMITS.grace_ms, **ORDER},
-                (asked.request_key,),
-            )
+            places = self.world.run(self.world.backend.refresh("holder-a", (asked.request_key,)))
+            assert places == self.oracle.refresh((asked.request_key,), self.world.clock.now_ms)
             return
-        found = self.world.run(
-            self.world.backend.acquire(
-                asked, lease_id=f"{len(self.world.events):016x}", call_id="c"
-            )
-        )
+        found = self.ask(asked, f"{len(self.world.events):016x}")
         if isinstance(found, Granted):
             self.grants.append(found)
 
     @rule(number=numbers, lane=lanes)
     def cancel(self, number: int, lane: str) -> None:
         asked = request(number, lane, hashed="any")
-        self.world.run(self.world.backend.cancel(asked))
-        found = self.world.run(self.world.backend.acquire(asked, lease_id="f" * 16, call_id="c"))
+        was = self.world.run(self.world.backend.cancel(asked))
+        now = self.world.clock.now_ms
+        assert was == self.oracle.model.cancel(asked.request_key, asked.request_hash, now)
+        found = self.ask(asked, "f" * 16)
         assert isinstance(found, Denied), "a cancelled request took a lease"
 
     # --- leases
@@ -174,12 +216,15 @@ class Placement(RuleBasedStateMachine):
         lease = self._some(which)
         if lease is None:
             return
-        words = [
-            self.world.run(
+        words = []
+        for _ in range(1 + twice):
+            found = self.world.run(
                 self.world.backend.release(lease, outcome, call_id=call)  # type: ignore[arg-type]
-            ).word
-            for _ in range(1 + twice)
-        ]
+            )
+            now = self.world.clock.now_ms
+            wanted = self.oracle.release(lease, outcome, call, now)  # type: ignore[arg-type]
+            assert found.word == wanted
+            words.append(found.word)
         if twice and words[0] == "ok":
             assert words[1] == "duplicate"
         elif twice:
@@ -193,6 +238,7 @@ class Placement(RuleBasedStateMachine):
         now = self.world.clock.now_ms
         living = self.world.folded.leases.living
         beats = self.world.run(self.world.backend.heartbeat("holder-a", list(chosen.values())))
+        assert beats == self.oracle.heartbeat("holder-a", list(chosen.values()), now)
         for beat in beats:
             held = living.get(beat.lease_id)
             if held is None:
@@ -206,7 +252,14 @@ class Placement(RuleBasedStateMachine):
     def revoke(self, which: int, force: bool) -> None:
         lease = self._some(which)
         if lease is not None:
-            self.world.call(
+            wanted = self.oracle.model.revoke(
+                lease.lease_id,
+                "stuck",
+                force=force,
+                heartbeat_ms=LIMITS.heartbeat_ms,
+                now=self.world.clock.now_ms,
+            )
+            found = self.world.call(
                 "revoke",
                 {
                     "by": "op",
@@ -216,6 +269,7 @@ class Placement(RuleBasedStateMachine):
                     "heartbeat_ms": LIMITS.heartbeat_ms,
                 },
             )
+            assert found.word == wanted
 
     @rule(which=st.integers(0, 20), kind=st.sampled_from(("loading", "loaded", "unloaded")))
     def report(self, which: int, kind: str) -> None:
@@ -240,6 +294,7 @@ class Placement(RuleBasedStateMachine):
     @rule()
     def reap(self) -> None:
         self.world.call("reap", ORDER)
+        self.oracle.model.reap(self.world.clock.now_ms)
 
     @rule(
         box=boxes,
@@ -269,40 +324,44 @@ class Placement(RuleBasedStateMachine):
         ]
         if foreign:
             models.append(resident("other/model:x", foreign, own=False))
-        self.world.observe(box, tuple(models), good=good, unaccounted=unaccounted)
+        self.see(box, tuple(models), good=good, unaccounted=unaccounted)
 
     @rule()
     def both_boxes_are_seen_empty_again(self) -> None:
         for _ in range(2):
-            self.world.observe_all()
+            self.see_all_empty()
             self.later(1)
 
     @rule(box=boxes, closed=st.booleans(), until=st.sampled_from((0, 0, 30_000)))
     def cordon(self, box: str, closed: bool, until: int) -> None:
         if closed:
             at = self.world.clock.now_ms + until if until else 0
+            self.oracle.model.cordon(box, until_ms=at, now=self.world.clock.now_ms)
             self.world.call("cordon", {"node_id": box, "why": "work", "by": "op", "until_ms": at})
         else:
             self.world.call("uncordon", {"node_id": box, "by": "op"})
+            self.oracle.model.uncordon(box, self.world.clock.now_ms)
 
     @rule(box=boxes)
     def trip(self, box: str) -> None:
         self.world.call("trip", {"node_id": box, "why": "resets", "by": "gateway"})
+        self.oracle.model.trip(box, self.world.clock.now_ms)
 
     @rule(box=boxes)
     def forget(self, box: str) -> None:
         self.world.call("forget", {"node_id": box, "by": "op"})
+        self.oracle.model.forget_weights(box, self.world.clock.now_ms)
 
     @rule(name=st.sampled_from(sorted(FLEETS)))
     def the_fleet_changes(self, name: str) -> None:
         self.revision += 1
-        self.world.declare(fleet(self.revision, boxes=FLEETS[name]))
+        self.declare(fleet(self.revision, boxes=FLEETS[name]))
 
     @rule()
     def the_fleet_is_whole_again(self) -> None:
         self.revision += 1
-        self.world.declare(fleet(self.revision))
-        self.world.observe_all()
+        self.declare(fleet(self.revision))
+        self.see_all_empty()
 
     @rule()
     def another_owner_takes_over(self) -> None:
@@ -312,6 +371,7 @@ class Placement(RuleBasedStateMachine):
     @rule(dead=st.booleans())
     def session(self, dead: bool) -> None:
         holder = "holder-b" if dead else "holder-a"
+        known = "holder-a" in self.world.folded.marks.sessions
         self.world.call(
             "session",
             {
@@ -324,6 +384,8 @@ class Placement(RuleBasedStateMachine):
             },
             ("holder-a",) if dead else (),
         )
+        if dead and known:
+            self.oracle.model.end_session("holder-a", self.world.clock.now_ms)
 
     # --- what must always hold
 

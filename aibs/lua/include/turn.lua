@@ -3,6 +3,8 @@
 -- Whose turn it is on a node: what those ahead in the queue may still take is theirs.
 local NEXT_MAX = 8
 local NAMED_AFTER_A_GRANT = 2
+-- What time alone mends is not counted: a refusal is worth so much.
+local TRIED_FOR_MS = 1000
 
 -- A copy deep enough to try leases on.
 local function imagine(node)
@@ -137,9 +139,11 @@ end
 
 local function worth_a_look(waiter)
   if waiter.tried == nil then
-    waiter.tried = tonumber(redis.call('HGET', tried_key, waiter.key) or -1)
+    local held = redis.call('HGET', tried_key, waiter.key) or ''
+    local frees, at = string.match(held, '^(%d+) (%d+)$')
+    waiter.tried, waiter.tried_at = tonumber(frees or -1), tonumber(at or 0)
   end
-  return waiter.tried ~= pool_frees
+  return waiter.tried ~= pool_frees or now - waiter.tried_at > TRIED_FOR_MS
 end
 
 -- Whether nobody ahead may take what the request would take of this node.

@@ -1,0 +1,120 @@
+"""The memory back end: admission within one process, by the same rules as the fleet's.
+
+For a process whose cluster scheduling is off. It knows no monitor: the nodes are taken as seen now
+and as holding what its own leases say. Never a stand-in for a coordination server that is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aibs.placement.model.decide import PlacementModel
+from aibs.placement.model.observe import Poll, observe
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from aibs.clock import Clock
+    from aibs.fleet import Fleet
+    from aibs.placement.values import (
+        Beat,
+        Denied,
+        Granted,
+        Lease,
+        Limits,
+        Outcome,
+        Place,
+        Queued,
+        Released,
+        ReportKind,
+        Request,
+        Session,
+    )
+
+
+class MemoryBackend:
+    """One process's pool. Calls are decided at once; none is ever unanswered."""
+
+    def __init__(self, fleet: Fleet, limits: Limits, clock: Clock) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._model = PlacementModel(limits)
+        self._model.declare(fleet)
+        self._news: set[asyncio.Queue[frozenset[str]]] = set()
+        self._look()
+
+    def _look(self) -> int:
+        """The time; every node counts as seen then."""
+        now = self._clock.boottime_ms()
+        for node in self._fleet.nodes:
+            observe(self._model, Poll(node.node_id, now, good=True, logged=False), now)
+        return now
+
+    def _tell(self) -> None:
+        for names in self._model.wakes:
+            for queue in self._news:
+                if names:
+                    queue.put_nowait(frozenset(names))
+        self._model.wakes.clear()
+
+    async def acquire(
+        self,
+        request: Request,
+        *,
+        lease_id: str,
+        call_id: str,  # noqa: ARG002 - the contract's
+    ) -> Granted | Queued | Denied:
+        """Place the request, queue it, or say why not."""
+        answer = self._model.acquire(request, lease_id=lease_id, now=self._look())
+        self._tell()
+        return answer
+
+    async def heartbeat(self, holder: str, leases: Sequence[Lease]) -> list[Beat]:
+        """Renew leases of one holder."""
+        now = self._look()
+        self._model.reap(now)
+        return self._model.heartbeat(
+            holder, [(lease.lease_id, lease.token) for lease in leases], now
+        )
+
+    async def release(self, lease: Lease, outcome: Outcome, *, call_id: str) -> Released:
+        """End a lease."""
+        answer = self._model.release(lease, outcome, call_id=call_id, now=self._look())
+        self._tell()
+        return answer
+
+    async def cancel(self, request: Request) -> str:
+        """End a request whatever became of it."""
+        answer = self._model.cancel(request.request_key, request.request_hash, self._look())
+        self._tell()
+        return answer
+
+    async def refresh(
+        self,
+        holder: str,  # noqa: ARG002 - the contract's
+        request_keys: Sequence[str],
+    ) -> list[Place]:
+        """Keep waiters in the queue."""
+        return self._model.refresh(request_keys, self._look())
+
+    async def report(
+        self, lease: Lease, kind: ReportKind, model: str, *, ms: int, outcome: str
+    ) -> None:
+        """Nobody reads it: there is no log."""
+
+    async def open_session(self, session: Session) -> None:
+        """Nothing outlives this process."""
+
+    async def wakes(self) -> AsyncIterator[frozenset[str]]:
+        """Request keys that may go now."""
+        queue: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+        self._news.add(queue)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._news.discard(queue)
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
