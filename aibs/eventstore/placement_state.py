@@ -187,7 +187,7 @@ class PlacementState:
             with answered(f"the pool's {name}"):
                 members = await self._client.zrange(self._keys.key(name), 0, -1)
             found[name.removeprefix("queue_")] = tuple(
-                member.decode().partition(":")[2] for member in members
+                member.decode().partition("\x01")[2] for member in members
             )
         return found
 

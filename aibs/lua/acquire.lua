@@ -120,6 +120,18 @@ if timed_out or (waiter and waiter.wait_deadline_ms <= now) then
 end
 sweep_places(SWEEP_MAX)
 
+-- Refused a moment ago, and nothing came free since: the same again.
+local tried = waiter and redis.call('HGET', tried_key, request_key)
+if tried then
+  local frees, at, why = string.match(tried, '^(%d+) (%d+) (%S+)$')
+  if tonumber(frees) == pool_frees and now >= tonumber(at)
+      and now - tonumber(at) <= TRIED_FOR_MS then
+    flush_nodes()
+    return { 'queued', int_text(now), int_text(standing(waiter)), why, '[]', '{}',
+      int_text(waiter.wait_deadline_ms), no_owner() and '1' or '' }
+  end
+end
+
 if redis.call('EXISTS', declared_key) == 0 then
   return deny_flatly('stale_residency')
 end
@@ -190,7 +202,7 @@ local function enqueue()
   pool_arrivals = pool_arrivals + 1
   local last = redis.call('ZRANGE', QUEUES[class], -1, -1, 'WITHSCORES')
   local arrival = math.max(now, tonumber(last[2] or 0))
-  local member = string.format('%016.0f', pool_arrivals) .. ':' .. request_key
+  local member = string.format('%016d:', pool_arrivals) .. lane .. '\1' .. request_key
   local keys = {}
   for i, one in ipairs(lanes) do
     keys[i] = '{"worker_id":' .. json_text(one.worker_id) .. ',"key":' .. json_text(one.key) .. '}'
@@ -237,10 +249,11 @@ if not redis.call('HGET', reserved_key, request_key)
     set_reservation(place.node_id, place.node, waiter, place.lane, place.weight)
   end
 end
+local reason, texts, others = reasons(waiter, nodes_to_tell(false))
 if not claimed then
-  redis.call('HSET', tried_key, request_key, int_text(pool_frees) .. ' ' .. int_text(now))
+  redis.call('HSET', tried_key, request_key, int_text(pool_frees) .. ' ' .. int_text(now) .. ' '
+    .. reason)
 end
-local reason, texts, others, wait = reasons(waiter, nodes_to_tell(false))
 flush_nodes()
 return { 'queued', int_text(now), int_text(standing(waiter)), reason, texts, others,
   int_text(waiter.wait_deadline_ms), no_owner() and '1' or '' }

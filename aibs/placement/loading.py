@@ -58,7 +58,7 @@ class Loads:
         place = (lease.node_base_url, lease.model_key)
         load = self._under_way.get(place)
         if load is None:
-            if lease.warm:
+            if lease.warm and not lease.unload_first:
                 return
             worker = self._worker(lease)
             job = ColdLoad(lease, worker, self._backend, self._clock, self._load_ms)
@@ -118,9 +118,19 @@ class ColdLoad:
             if api is None:
                 own = NodeClient(self._lease.node_base_url, timeout_s=CALL_TIMEOUT_S)
                 api = await stack.enter_async_context(own)
+            # Warm by the last poll: where its keep-alive ran out since, it needs the room.
+            if self._lease.warm and await self._is_there(api):
+                return
             if self._lease.unload_first:
                 await self._make_room(api)
             await self._load(api)
+
+    async def _is_there(self, api: NodeClient) -> bool:
+        try:
+            models = (await api.ps()).models
+        except Unreachable:
+            return False
+        return any(model.key == self._lease.model_key for model in models)
 
     async def _make_room(self, api: NodeClient) -> None:
         residents = await self._residents(api)

@@ -279,10 +279,13 @@ class Placement(RuleBasedStateMachine):
                 self.world.backend.report(
                     lease,
                     kind,  # type: ignore[arg-type]
-                    lease.model,
+                    lease.key,
                     ms=5,
                     outcome="ok",
                 )
+            )
+            self.oracle.model.report(
+                lease.lease_id, kind, lease.key, ok=True, now=self.world.clock.now_ms
             )
 
     # --- time, nodes, operators

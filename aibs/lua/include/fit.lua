@@ -18,7 +18,7 @@ local function added_bytes(node, key, weight)
   return entry and math.max(0, weight - model_weight(entry)) or weight
 end
 
--- The idle own models to unload before a cold load, largest first so that they are fewest.
+-- The idle own models to unload before the model is loaded, largest first so that they are fewest.
 local NONE = {}
 
 local function idle(node, own_key)
@@ -27,7 +27,7 @@ local function idle(node, own_key)
 end
 
 local function to_unload(node, key, weight)
-  if not node.own or warm_on(node, key) then
+  if not node.own then
     return NONE
   end
   local occupied = foreign_for(node, key) + leased_bytes(node) + weight
@@ -103,6 +103,9 @@ end
 
 -- A model that others wait for stays a while before it is swapped out for another.
 local function stays_ms(node, key, weight, request)
+  if warm_on(node, key) then
+    return nil
+  end
   for _, own_key in ipairs(to_unload(node, key, weight)) do
     local left = node.own[own_key].since + swap_min_ms - now
     if left > 0 and tonumber(redis.call('HGET', counts_key, 'model|' .. own_key) or 0) > 0 then

@@ -38,7 +38,21 @@ local function lease_in(line)
 end
 
 -- Takes the lease off its node: at once, or once its slot has drained.
-local function vacate(lease, drain_ms)
+-- A model that a lease may have loaded since the last poll: there until a later poll tells. Warm
+-- only where its holder says that the work was done.
+local function leave_behind(node, lease, outcome)
+  local held = node.own and node.own[lease.key]
+  if not held then
+    node.own = node.own or {}
+    node.own[lease.key] = { charge = lease.weight_bytes, since = now, maybe = true }
+    held = node.own[lease.key]
+  end
+  if held.maybe and outcome == 'completed' then
+    held.maybe = nil
+  end
+end
+
+local function vacate(lease, drain_ms, outcome)
   local node = load_node(lease.node_id)
   -- A node that left the fleet, or moved, took its slots with it.
   if not node or node.base_url ~= lease.base_url then
@@ -48,6 +62,10 @@ local function vacate(lease, drain_ms)
     for key, going in pairs(node.going) do
       if going.lease_id == lease.lease_id then
         node.going[key] = nil
+        -- Gone or not: the next poll tells.
+        if node.own and node.own[key] then
+          node.own[key].maybe = true
+        end
       end
     end
     if next(node.going) == nil then
@@ -63,6 +81,7 @@ local function vacate(lease, drain_ms)
       key = lease.key, weight = lease.weight_bytes, params = lease.params }
   else
     give_back(node, lease.key, lease.weight_bytes, lease.params)
+    leave_behind(node, lease, outcome)
     free_something()
   end
   touch(lease.node_id)
@@ -81,7 +100,7 @@ end
 -- A living lease given back by its holder. `names_on` tells as a JSON list who may go now.
 local function give_back_now(lease, request_key, outcome, call_id, names_on)
   local held_ms = math.max(0, now - lease.acquired_at_ms)
-  local node = vacate(lease, nil)
+  local node = vacate(lease, nil, outcome)
   local names = names_on and names_on(lease.node_id, node) or '[]'
   append('LeaseReleased', 1, nil, lease.token, '{"lease_id":"' .. lease.lease_id
     .. '","node_id":"' .. lease.node_id .. '","request_key":' .. json_text(request_key)

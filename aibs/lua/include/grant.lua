@@ -25,18 +25,34 @@ end
 local function grant(found, request, queue_ms, passed, names)
   local node_id, node, lane = found.node_id, found.node, found.lane
   local weight, source = weight_on(node, lane)
-  local warm, leased_before, used_before = found.warm, leased_bytes(node), node.used
+  local leased_before, used_before = leased_bytes(node), node.used
+  -- What is leased and not yet loaded is cold for this holder too: it loads, and waits for the same.
+  local warm = resident_on(node, lane.key)
   local unload, unload_texts = to_unload(node, lane.key, weight), {}
-  local probe = node.trip ~= nil
+  local probe, going_for_others = node.trip ~= nil, {}
+  if not warm then
+    for key in pairs(node.going or {}) do
+      if key ~= lane.key then
+        going_for_others[#going_for_others + 1] = key
+      end
+    end
+    table.sort(going_for_others)
+  end
   if node.reserved and node.reserved.request ~= request_key then
     node.reserved.since = node.reserved.since or {}
     node.reserved.since[lease_id] = { key = lane.key, weight = weight }
   end
   take(node, lane.key, weight, lane.params)
   for i, key in ipairs(unload) do
-    node.going = node.going or {}
-    node.going[key] = { lease_id = lease_id, at = now }
     unload_texts[i] = json_text(key)
+    -- A model that is there needs no room: its holder looks before it unloads anything.
+    if not warm then
+      node.going = node.going or {}
+      node.going[key] = { lease_id = lease_id, at = now }
+    end
+  end
+  for _, key in ipairs(going_for_others) do
+    unload_texts[#unload_texts + 1] = json_text(key)
   end
   if probe then
     node.trip.probe = lease_id

@@ -1,5 +1,5 @@
 -- Include: event json
--- Exports: SMALL_FLEET members all_nodes LEX_END GROUP_LENGTH records free_something model_weight take give_back settle load_node touch drop_record cordoned tripped foreign_for leased_bytes free_bytes warm_on unlist flush_nodes
+-- Exports: SMALL_FLEET members all_nodes LEX_END GROUP_LENGTH records free_something model_weight take give_back settle load_node touch drop_record cordoned tripped foreign_for leased_bytes free_bytes resident_on warm_on unlist flush_nodes
 -- What a decision reads of a node: one packed record, and the indexes that lead to it. A record is
 -- read once, changed in memory, and written by `flush_nodes`, after the script's event.
 local LEX_END = '\255'
@@ -169,9 +169,14 @@ local function free_bytes(node)
   return node.budget - foreign_for(node, nil) - leased_bytes(node)
 end
 
+-- Whether the model was seen there, or its holder said that it is.
+local function resident_on(node, key)
+  local own = node.own and node.own[key]
+  return own ~= nil and not own.maybe and not (node.going and node.going[key])
+end
+
 local function warm_on(node, key)
-  return (node.m ~= nil and node.m[key] ~= nil)
-    or (node.own ~= nil and node.own[key] ~= nil and not (node.going and node.going[key]))
+  return (node.m ~= nil and node.m[key] ~= nil) or resident_on(node, key)
 end
 
 -- Most free slots first, then the least parameters, then the most free bytes, then by name.
@@ -192,7 +197,8 @@ local function members(node_id, node)
     string.format('r%016d', MAX_FREE - math.max(0, free_bytes(node))) .. node_id }
   if node.own then
     for key in pairs(node.own) do
-      if not (node.going and node.going[key]) and not (node.m and node.m[key]) then
+      if not node.own[key].maybe and not (node.going and node.going[key])
+          and not (node.m and node.m[key]) then
         list[#list + 1] = 'w' .. key .. '\1' .. place
       end
     end

@@ -11,7 +11,7 @@ local order_read = nil
 
 -- What a waiter's document says beside its place in the order, read when it is needed.
 local function read_waiter(waiter)
-  if waiter.lane == nil then
+  if waiter.request_hash == nil then
     local document = cjson.decode(redis.call('HGET', waiters_key, waiter.key))
     for name, value in pairs(document) do
       waiter[name] = value
@@ -69,12 +69,16 @@ end
 local function listed(class)
   local held, list = redis.call('ZRANGE', QUEUES[class], 0, WALK_MAX - 1, 'WITHSCORES'), {}
   for i = 1, #held, 2 do
-    local key = string.sub(held[i], 18)
+    local number, lane, key = string.match(held[i], '^(%d+):([^\1]*)\1(.*)$')
     local waiter = waiters_read[key]
     if not waiter then
-      waiter = { key = key, class = class, rank = RANKS[class], member = held[i],
-        number = tonumber(string.sub(held[i], 1, 16)), arrival_ms = tonumber(held[i + 1]) }
+      waiter = { key = key, class = class, rank = RANKS[class], member = held[i], lane = lane,
+        number = tonumber(number), arrival_ms = tonumber(held[i + 1]) }
       waiters_read[key] = waiter
+      -- Only the first of a class can have stood there.
+      if i > 1 then
+        waiter.head_ms = false
+      end
     end
     list[#list + 1] = waiter
   end
@@ -135,7 +139,7 @@ end
 local function note_head(class)
   local first = redis.call('ZRANGE', QUEUES[class], 0, 0)[1]
   if first then
-    redis.call('HSETNX', heads_key, string.sub(first, 18), int_text(now))
+    redis.call('HSETNX', heads_key, string.match(first, '\1(.*)$'), int_text(now))
   end
 end
 

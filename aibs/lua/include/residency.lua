@@ -123,6 +123,12 @@ local function judge_residents(poll, place)
       end
     end
   end
+  -- A poll that began before our last lease ended does not tell what that lease left.
+  for key, ended in pairs(place.ended or {}) do
+    if observed_at <= ended and not own[key] and place.own and place.own[key] then
+      own[key] = place.own[key]
+    end
+  end
   for key in pairs(busy) do
     names[#names + 1] = key
     changed = changed or not (place.busy and place.busy[key])

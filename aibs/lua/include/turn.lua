@@ -1,5 +1,5 @@
 -- Include: fit queue lanes
--- Exports: mind_the_queue ahead_of passed_by next_to_look worth_a_look may_take next_on json_names
+-- Exports: TRIED_FOR_MS mind_the_queue ahead_of passed_by next_to_look worth_a_look may_take next_on json_names
 -- Whose turn it is on a node: what those ahead in the queue may still take is theirs.
 local NEXT_MAX = 8
 local NAMED_AFTER_A_GRANT = 2
@@ -43,7 +43,6 @@ end
 
 local function lanes_for(request)
   if not request.lanes then
-    read_waiter(request)
     request.lanes, request.after = lanes_of(request.lane) or {}, stands_before
     request.waits = head_at
   end
@@ -137,11 +136,27 @@ local function everybody_with(request)
   return list
 end
 
+-- When each waiter was last refused for want of room, all of them read at once.
+local function read_tries()
+  local list, keys = in_order(), {}
+  for i, waiter in ipairs(list) do
+    keys[i] = waiter.key
+  end
+  if #keys == 0 then
+    return
+  end
+  for i, held in ipairs(redis.call('HMGET', tried_key, unpack(keys))) do
+    local frees, at = string.match(held or '', '^(%d+) (%d+) ')
+    list[i].tried, list[i].tried_at = tonumber(frees or -1), tonumber(at or 0)
+  end
+end
+
 local function worth_a_look(waiter)
   if waiter.tried == nil then
-    local held = redis.call('HGET', tried_key, waiter.key) or ''
-    local frees, at = string.match(held, '^(%d+) (%d+)$')
-    waiter.tried, waiter.tried_at = tonumber(frees or -1), tonumber(at or 0)
+    read_tries()
+  end
+  if waiter.tried == nil then
+    return true
   end
   return waiter.tried ~= pool_frees or now - waiter.tried_at > TRIED_FOR_MS
 end
@@ -160,6 +175,9 @@ local function may_take(node_id, node, lane, request)
   for _, other in ipairs(list) do
     if other.key == request.key then
       return not fit(node_id, virtual, lane, request)
+    end
+    if virtual.slots - virtual.used <= 0 then
+      return false
     end
     if worth_a_look(other) then
       local taken = fitting_lane(node_id, virtual, other)

@@ -184,6 +184,7 @@ class Scheduler:
         key = runner.model.weights_key
         runner.active = 1
         self.runners[key] = runner
+        self._stats.hold(sum(one.size_bytes for one in self.runners.values()))
         self.touch()
         seconds = runner.model.load_seconds
         try:

@@ -14,7 +14,8 @@ class Stats:
     """Counts since the start or the last reset. Models by the name that is installed.
 
     `peak_generations` is how many requests a model answered at one time, `peak_in_flight` how many
-    of its requests the node held, waiting ones included.
+    of its requests the node held, waiting ones included; `peak_resident_bytes` counts a model from
+    the beginning of its load to its end.
     """
 
     generating: Counter[str] = field(default_factory=Counter)
@@ -22,6 +23,7 @@ class Stats:
     peak_generations: dict[str, int] = field(default_factory=dict)
     peak_in_flight: dict[str, int] = field(default_factory=dict)
     peak_generations_on_node: int = 0
+    peak_resident_bytes: int = 0
     generations: Counter[str] = field(default_factory=Counter)
     loads: Counter[str] = field(default_factory=Counter)
     aborted_loads: int = 0
@@ -60,6 +62,10 @@ class Stats:
         )
         self.peak_generations_on_node = max(self.peak_generations_on_node, self.generating.total())
 
+    def hold(self, size_bytes: int) -> None:
+        """So much is resident now, loads under way included."""
+        self.peak_resident_bytes = max(self.peak_resident_bytes, size_bytes)
+
     def end(self, model: str, *, completed: bool) -> None:
         """A generation gave its slot back."""
         self.generating[model] -= 1
@@ -82,6 +88,7 @@ class Stats:
             "peak_generations": dict(self.peak_generations),
             "peak_in_flight": dict(self.peak_in_flight),
             "peak_generations_on_node": self.peak_generations_on_node,
+            "peak_resident_bytes": self.peak_resident_bytes,
             "generations": dict(self.generations),
             "loads": dict(self.loads),
             "aborted_loads": self.aborted_loads,

@@ -54,9 +54,7 @@ def idle(node: NodeRecord) -> dict[str, int]:
 
 
 def to_unload(node: NodeRecord, key: str, weight: int) -> tuple[str, ...]:
-    """The idle own models to unload before a cold load: the largest first, so the fewest."""
-    if node.warm(key):
-        return ()
+    """The idle own models to unload before a load: the largest first, so that they are fewest."""
     others = {name: charge for name, charge in idle(node).items() if name != key}
     occupied = node.foreign_for(key) + sum(node.leased().values()) + weight + sum(others.values())
     chosen = []

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from aibs.placement.model import check
 from aibs.placement.model.pool import Candidate, PoolState
-from aibs.placement.model.state import HeldLease, NodeRecord, Tombstone, Trip, Waiter
+from aibs.placement.model.state import (
+    HeldLease,
+    NodeRecord,
+    Resident,
+    Tombstone,
+    Trip,
+    Waiter,
+)
 from aibs.placement.values import Beat, Denied, Granted, Lease, Place, Queued, Released
 
 if TYPE_CHECKING:
@@ -57,6 +64,9 @@ class PlacementModel(PoolState):
         ):
             return self._timed_out(asking, waiter, now)
         self._sweep(now, REAP_BY_ACQUIRE_MAX)
+        if waiter is not None and not self.worth_a_look(waiter, now) and now >= waiter.tried_ms:
+            place = self.in_order(now).index(waiter) + 1
+            return Queued(now, place, waiter.tried_reason, (), {}, waiter.wait_deadline_ms)
         if self.declared is None:
             return Denied("stale_residency")
         lanes = self.lanes_for(request.lane)
@@ -84,7 +94,7 @@ class PlacementModel(PoolState):
             waiter = self._enqueue(request, asking, now)
         self.reserve(waiter, now)
         if not claimed:
-            waiter.tried, waiter.tried_ms = self.frees, now
+            waiter.tried, waiter.tried_ms, waiter.tried_reason = self.frees, now, reason
         place = self.in_order(now).index(waiter) + 1
         return Queued(now, place, reason, told, others, waiter.wait_deadline_ms)
 
@@ -168,9 +178,12 @@ class PlacementModel(PoolState):
         node, lane = found.node, found.lane
         weight, _ = check.weight_on(node, lane, now)
         unload = check.to_unload(node, lane.key, weight)
+        warm = node.resident(lane.key)
+        others = () if warm else tuple(sorted(key for key in node.going if key != lane.key))
         probe = node.trip is not None
         self.hold(node, lease_id, lane, now, request.request_key)
-        node.going |= dict.fromkeys(unload, (lease_id, now))
+        if not warm:
+            node.going |= dict.fromkeys(unload, (lease_id, now))
         if node.trip is not None:
             node.trip.probe = lease_id
         self.granted += 1
@@ -192,9 +205,9 @@ class PlacementModel(PoolState):
             ttl_ms=request.ttl_ms,
             acquired_at_ms=now,
             deadline_ms=now + request.ttl_ms,
-            warm=found.warm,
+            warm=warm,
             probe=probe,
-            unload_first=unload,
+            unload_first=(*unload, *others),
             queue_ms=queue_ms,
         )
         self.leases[lease_id] = HeldLease(
@@ -307,6 +320,29 @@ class PlacementModel(PoolState):
             return Released("late", ended_by=buried.how.removesuffix("_told"))
         return Released("double")
 
+    def report(self, lease_id: str, kind: str, key: str, *, ok: bool, now: int) -> None:
+        """What a holder saw is as good as a poll, and sooner."""
+        self._begin(now)
+        held = self.leases.get(lease_id)
+        if held is None or ((kind == "loading") == held.loading and kind != "unloaded"):
+            return
+        if kind != "unloaded":
+            held.loading = kind == "loading"
+        self.settle(now, [held.lease.node_id])
+        node = self.nodes.get(held.lease.node_id)
+        if node is None or node.base_url != held.lease.base_url or not ok:
+            return
+        if kind == "loaded":
+            there = node.own.setdefault(
+                held.lease.key, Resident(held.lease.weight_bytes, now, None)
+            )
+            there.maybe = False
+        elif kind == "unloaded" and key in node.own:
+            del node.own[key]
+            node.busy.discard(key)
+            node.going.pop(key, None)
+            node.ended[key] = now
+
     def reap(self, now: int) -> tuple[int, int]:
         """End what time has ended: leases and waiters, how many of each."""
         self._begin(now)
@@ -362,20 +398,27 @@ class PlacementModel(PoolState):
         self._judge_probe(held, "reaped", node, now)
 
     def _give_back(self, held: HeldLease, outcome: str, call_id: str, now: int) -> None:
-        node = self._vacate(held, now, drains=False)
+        node = self._vacate(held, now, drains=False, outcome=outcome)
         if self.waiters:
             self.wakes.append(self.next_on(node, now))
         self._forget(held, outcome, call_id, now)
         self._judge_probe(held, outcome, node, now)
 
-    def _vacate(self, held: HeldLease, now: int, *, drains: bool) -> NodeRecord | None:
+    def _vacate(
+        self, held: HeldLease, now: int, *, drains: bool, outcome: str = ""
+    ) -> NodeRecord | None:
         """Takes the lease off its node: at once, or once its slot has drained."""
         lease = held.lease
         self.settle(now, [lease.node_id])
         node = self.nodes.get(lease.node_id)
         if node is None or node.base_url != lease.base_url:
             return None
-        node.going = {key: value for key, value in node.going.items() if value[0] != lease.lease_id}
+        for key, (lease_id, _) in list(node.going.items()):
+            if lease_id == lease.lease_id:
+                del node.going[key]
+                # Gone or not: the next poll tells.
+                if key in node.own:
+                    node.own[key].maybe = True
         if node.reserved is not None:
             node.reserved.since.pop(lease.lease_id, None)
         if drains:
@@ -383,6 +426,7 @@ class PlacementModel(PoolState):
             hold.ended_ms, hold.till_ms = now, now + held.drain_ms
         else:
             self.give_back(node, lease.lease_id, now)
+            _leave_behind(node, lease, outcome, now)
             self.free_something()
         return node
 
@@ -493,3 +537,12 @@ class PlacementModel(PoolState):
         else:
             backoff_ms = min(TRIP_MAX_MS, node.trip.backoff_ms * 2)
             node.trip = Trip(now + backoff_ms, backoff_ms)
+
+
+def _leave_behind(node: NodeRecord, lease: Lease, outcome: str, now: int) -> None:
+    """A model that a lease may have loaded since the last poll is there until a later poll tells:
+    warm only where its holder says that the work was done.
+    """
+    held = node.own.setdefault(lease.key, Resident(lease.weight_bytes, now, None, maybe=True))
+    if outcome == "completed":
+        held.maybe = False

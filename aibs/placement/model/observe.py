@@ -89,6 +89,10 @@ def _judge_residents(node: NodeRecord, poll: Poll) -> None:
         own[model.key] = Resident(model.charge, since, model.expires_ms)
         if _used_by_others(node, model.key, own[model.key], poll.begun_ms):
             busy.add(model.key)
+    for key, at in node.ended.items():
+        # A poll that began before our last lease ended does not tell what that lease left.
+        if poll.begun_ms <= at and key not in own and key in node.own:
+            own[key] = node.own[key]
     node.ended = {key: at for key, at in node.ended.items() if poll.begun_ms <= at}
     node.going = {
         key: (lease_id, at)

@@ -170,6 +170,8 @@ class PoolState:
         self, node: NodeRecord, key: str, weight: int, asking: Waiter, now: int
     ) -> int | None:
         """A model that others wait for stays a while before it is swapped out for another."""
+        if node.warm(key):
+            return None
         for name in check.to_unload(node, key, weight):
             left_ms = node.own[name].since_ms + self.limits.swap_min_ms - now
             wanted = any(

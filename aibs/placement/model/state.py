@@ -14,11 +14,14 @@ RANKS = {"high": 0, "normal": 1, "low": 2}
 
 @dataclass
 class Resident:
-    """An own model that a poll saw. `expires_ms` None: no baseline to compare with."""
+    """An own model that a poll saw, or that a lease may have left behind (`maybe`). `expires_ms`
+    None: no baseline to compare with.
+    """
 
     charge: int
     since_ms: int
     expires_ms: int | None
+    maybe: bool = False
 
 
 @dataclass
@@ -114,7 +117,11 @@ class NodeRecord:
 
     def warm(self, key: str) -> bool:
         """Whether the model is there: leased, or resident and not about to go."""
-        return key in self.leased() or (key in self.own and key not in self.going)
+        return key in self.leased() or self.resident(key)
+
+    def resident(self, key: str) -> bool:
+        """Whether the model was seen there, or its holder said that it is."""
+        return key in self.own and not self.own[key].maybe and key not in self.going
 
 
 @dataclass
@@ -136,6 +143,7 @@ class Waiter:
     head_ms: int | None = None
     tried: int = -1
     tried_ms: int = 0
+    tried_reason: str = ""
     place_until_ms: int = 0
 
     @property
