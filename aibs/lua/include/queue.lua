@@ -47,7 +47,13 @@ end
 
 -- A waiter rises one class each SWAP_MAX_WAIT.
 local function effective_rank(waiter)
-  return math.max(0, waiter.rank - math.floor(math.max(0, now - waiter.arrival_ms) / swap_max_ms))
+  local rank = waiter.effective
+  if not rank then
+    local risen = math.floor(math.max(0, now - waiter.arrival_ms) / swap_max_ms)
+    rank = math.max(0, waiter.rank - risen)
+    waiter.effective = rank
+  end
+  return rank
 end
 
 local function is_before(a, b)
@@ -91,13 +97,20 @@ local function in_order()
     return order_read
   end
   local lists, list = {}, {}
-  for i, class in ipairs(CLASSES) do
-    lists[i] = listed(class)
+  for _, class in ipairs(CLASSES) do
+    local one = listed(class)
+    if #one > 0 then
+      lists[#lists + 1] = one
+    end
+  end
+  if #lists <= 1 then
+    order_read = lists[1] or {}
+    return order_read
   end
   local at = { 1, 1, 1 }
   while #list < WALK_MAX do
     local first, from = nil, nil
-    for i = 1, 3 do
+    for i = 1, #lists do
       local waiter = lists[i][at[i]]
       if waiter and (not first or is_before(waiter, first)) then
         first, from = waiter, i

@@ -118,22 +118,48 @@ local function ahead_of(request)
   return list
 end
 
--- Every waiter in the order of now, and the request where it stands or would stand.
-local function everybody_with(request)
-  local list, placed = {}, false
+-- The waiters that may not be passed by the request on the node, in order: those ahead of it, but
+-- for the ones that it may pass; and those behind that may pass it.
+local function preceding(node, request)
+  local ahead, behind, placed = {}, {}, false
   for _, waiter in ipairs(in_order()) do
     if waiter.key == request.key then
-      placed, waiter = true, request
-    elseif not placed and is_before(request, waiter) then
-      list[#list + 1] = request
       placed = true
+    elseif placed or is_before(request, waiter) then
+      placed = true
+      behind[#behind + 1] = waiter
+    else
+      ahead[#ahead + 1] = waiter
     end
-    list[#list + 1] = waiter
   end
-  if not placed then
-    list[#list + 1] = request
+  if not grouping_matters(node) then
+    return ahead
   end
-  return list
+  local rank = effective_rank(request)
+  if warm_for(node, request) then
+    local list, from = {}, #ahead
+    while from > 0 and effective_rank(ahead[from]) == rank
+        and (warm_for(node, ahead[from]) or passable(node, ahead[from])) do
+      from = from - 1
+    end
+    for at, waiter in ipairs(ahead) do
+      if at <= from or warm_for(node, waiter) then
+        list[#list + 1] = waiter
+      end
+    end
+    return list
+  end
+  if passable(node, request) then
+    for _, waiter in ipairs(behind) do
+      local warm = warm_for(node, waiter)
+      if effective_rank(waiter) ~= rank or not (warm or passable(node, waiter)) then
+        break
+      elseif warm then
+        ahead[#ahead + 1] = waiter
+      end
+    end
+  end
+  return ahead
 end
 
 -- When each waiter was last refused for want of room, all of them read at once.
@@ -166,16 +192,12 @@ local function may_take(node_id, node, lane, request)
   if pool_waiting == 0 then
     return true
   end
-  local list = grouping_matters(node) and order_at(node, everybody_with(request))
-    or ahead_of(request)
+  local list = preceding(node, request)
   if #list == 0 then
     return true
   end
   local virtual = imagine(node)
   for _, other in ipairs(list) do
-    if other.key == request.key then
-      return not fit(node_id, virtual, lane, request)
-    end
     if virtual.slots - virtual.used <= 0 then
       return false
     end

@@ -211,18 +211,43 @@ class PoolState:
 
     def may_take(self, node: NodeRecord, lane: Lane, asking: Waiter, now: int) -> bool:
         """Whether nobody before it may take what it would take of this node."""
-        queued = [one for one in self.in_order(now) if one.request_key != asking.request_key]
-        queued = queued[:WALK_MAX]
-        everybody = sorted(
-            [*queued, asking], key=lambda one: (self.rank(one, now), one.arrival_ms, one.number)
-        )
         imagined = copy.deepcopy(node)
-        for waiter in self.order_at(node, everybody, now):
-            if waiter is asking:
-                break
+        for waiter in self._preceding(node, asking, now):
+            if (imagined.slots or 0) - imagined.used <= 0:
+                return False
             if self.worth_a_look(waiter, now):
                 self._imagine(imagined, waiter, now)
         return self.reason_at(imagined, lane, asking, now) is None
+
+    def _preceding(self, node: NodeRecord, asking: Waiter, now: int) -> list[Waiter]:
+        """Those that it may not pass on the node: the ones ahead of it, but for those that it may
+        pass; and those behind it that may pass it.
+        """
+        order = [one for one in self.in_order(now)[:WALK_MAX] if one is not asking]
+        ahead = [one for one in order if self.before(one, asking, now)]
+        behind = order[len(ahead) :]
+        rank = self.rank(asking, now)
+        if self._warm(node, asking):
+            start = len(ahead)
+            while (
+                start > 0
+                and self.rank(ahead[start - 1], now) == rank
+                and (
+                    self._warm(node, ahead[start - 1])
+                    or self._passable(node, ahead[start - 1], now)
+                )
+            ):
+                start -= 1
+            return ahead[:start] + [one for one in ahead[start:] if self._warm(node, one)]
+        passing = []
+        if self._passable(node, asking, now):
+            for one in behind:
+                warm = self._warm(node, one)
+                if self.rank(one, now) != rank or not (warm or self._passable(node, one, now)):
+                    break
+                if warm:
+                    passing.append(one)
+        return ahead + passing
 
     def worth_a_look(self, waiter: Waiter, now: int) -> bool:
         """Not where it was refused a moment ago, and nothing came free since."""
