@@ -228,7 +228,7 @@ def test_of_equally_free_nodes_the_warm_one_is_taken(world: World, ask: Asking) 
 
 def test_a_cold_load_lists_the_fewest_idle_models_to_unload(world: World, ask: Asking) -> None:
     left = (resident(key_of("small:7b"), 10), resident(key_of("medium:30b"), 30))
-    held = [ask.lease(1, f"mr|{key_of('medium:30b')}|deep"), *(ask.lease(n, SMALL) for n in "234")]
+    held = [ask.lease(1, f"mr|{key_of('medium:30b')}|deep"), *(ask.lease(n, SMALL) for n in (2, 3, 4))]
     world.observe("box-c", left)
     for one in held:
         ask.give_back(one)
