@@ -21,6 +21,7 @@ from aibs.eventstore.scripts import ScriptRunner
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from aibs.errors import AibsError
     from aibs.eventstore.commands import Commands
     from aibs.eventstore.keys import Keys
 
@@ -271,16 +272,27 @@ class CoordinationPool:
     ) -> Any:
         try:
             reply = await self._runner.run(script, args, more_keys=more_keys, more_args=more_args)
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            raise OutcomeUnknown(
-                f"{script}: the coordination server did not answer ({error})."
-            ) from error
-        except ResponseError as error:
-            if str(error).split(" ", 1)[0] in _UNAVAILABLE:
-                raise CoordinationUnavailable(
-                    f"{script}: the coordination server refuses writes ({error})."
-                ) from error
-            raise UnexpectedReply(f"{script}: {error}.") from error
-        except RedisError as error:
-            raise OutcomeUnknown(f"{script}: {type(error).__name__}: {error}.") from error
+        except (RedisError, OSError) as error:
+            raise _typed(script, error) from error
         return replies.parse(script, reply)
+
+
+def _typed(script: str, error: RedisError | OSError) -> AibsError:
+    """What an error of a call means: not done, perhaps done, or a fault of programming."""
+    code = _code(error)
+    if code in _UNAVAILABLE:
+        text = str(error).removeprefix(f"{code} ").rstrip(".")
+        return CoordinationUnavailable(
+            f"{script}: the coordination server does not take the call ({code}: {text})."
+        )
+    if isinstance(error, ResponseError):
+        return UnexpectedReply(f"{script}: {error}.")
+    if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
+        return OutcomeUnknown(f"{script}: the coordination server did not answer ({error}).")
+    return OutcomeUnknown(f"{script}: {type(error).__name__}: {error}.")
+
+
+def _code(error: RedisError | OSError) -> str:
+    """The server's word for the error: the library takes it off the messages of those it knows."""
+    known = getattr(error, "status_code", None)
+    return str(known) if known else str(error).split(" ", 1)[0]

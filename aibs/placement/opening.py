@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S = 5.0
 """How long one call may take, and at most half of a heartbeat interval."""
 
+OPENING_WAIT_S = 5.0
+"""How long opening waits for the server: wrong settings are told at the start where it answers."""
+
 
 @asynccontextmanager
 async def open_placer(
@@ -33,15 +36,15 @@ async def open_placer(
     """An open placer: on the shared fleet where cluster scheduling is enabled, else within this
     process. `role` says in events what the process is.
 
-    Raises ConfigurationError and its kinds, PoolVersionMismatch, and Unreachable with its kinds
-    where the coordination server is away at this moment; once open, requests are denied while it
-    is away, and served when it is back.
+    Opens also while the coordination server is away: requests are then denied with
+    `coordination_unavailable`, each after its own timeout, and served when the server is back.
+    Raises what waiting does not mend: ConfigurationError and its kinds, PoolVersionMismatch; and
+    CoordinationUnavailable where an embedded server does not start.
     """
     clock = clock or SystemClock()
     session = open_identity(settings.namespace, role)
     async with AsyncExitStack() as stack:
         backend = await _backend(settings, session, clock, stack)
-        stack.push_async_callback(backend.aclose)
         yield await stack.enter_async_context(
             Placer(backend, settings.fleet(), session, timing_of(settings), clock=clock)
         )
@@ -85,31 +88,44 @@ async def _backend(
 async def _valkey(
     settings: Settings, session: Session, clock: Clock, stack: AsyncExitStack
 ) -> Backend:
+    from aibs.eventstore.embedded import EmbeddedValkey
+    from aibs.placement.reaching import ReachedBackend
+
+    if settings.model_pool_url == "embedded":
+        embedded = await EmbeddedValkey.ensure(Path(settings.data_dir))
+        stack.push_async_callback(embedded.close)
+    backend = ReachedBackend(lambda: _reach(settings, session, clock), clock)
+    stack.push_async_callback(backend.aclose)
+    await backend.open(OPENING_WAIT_S)
+    return backend
+
+
+async def _reach(settings: Settings, session: Session, clock: Clock) -> Backend:
+    """Connect, and open the pool. Raises what `open_client` and CoordinationPool.open raise."""
     from aibs.eventstore.commands import commands
     from aibs.eventstore.connection import open_client
-    from aibs.eventstore.embedded import EmbeddedValkey
     from aibs.eventstore.keys import Keys
     from aibs.eventstore.log import Log
     from aibs.eventstore.pool import CoordinationPool
     from aibs.placement.valkey import ValkeyBackend
 
     url, data_dir = settings.model_pool_url, Path(settings.data_dir)
-    if url == "embedded":
-        embedded = await EmbeddedValkey.ensure(data_dir)
-        stack.push_async_callback(embedded.close)
     timeout_s = min(ANSWER_TIMEOUT_S, settings.heartbeat_interval_ms / 2000)
-
-    async def connect(purpose: Literal["write", "follow"]) -> Commands:
-        client = commands(
-            await open_client(url, data_dir=data_dir, purpose=purpose, timeout_s=timeout_s)
-        )
-        stack.push_async_callback(client.aclose)
-        return client
-
     keys = Keys(settings.model_cluster_namespace)
-    pool = CoordinationPool(
-        await connect("write"), keys, session.holder, recovery_ms=settings.recovery_ms
-    )
-    follower = Log(await connect("follow"), keys)
-    await pool.open()
-    return ValkeyBackend(pool, follower, limits_of(settings), clock)
+    async with AsyncExitStack() as attempt:
+
+        async def connect(purpose: Literal["write", "follow"]) -> Commands:
+            client = commands(
+                await open_client(url, data_dir=data_dir, purpose=purpose, timeout_s=timeout_s)
+            )
+            attempt.push_async_callback(client.aclose)
+            return client
+
+        writer, follower = await connect("write"), await connect("follow")
+        pool = CoordinationPool(writer, keys, session.holder, recovery_ms=settings.recovery_ms)
+        await pool.open()
+        # Theirs from here on.
+        attempt.pop_all()
+        return ValkeyBackend(
+            pool, Log(follower, keys), limits_of(settings), clock, clients=(writer, follower)
+        )
