@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
 from aibs.errors import CorruptLog, TruncatedLog
@@ -42,11 +43,18 @@ class Log:
 
         Memory is bounded by the batch. Raises CorruptLog for an entry that is not an event.
         """
+        async for entry in self.entries(start, end, batch=batch):
+            yield _event(entry)
+
+    async def entries(
+        self, start: str = "-", end: str = "+", *, batch: int = BATCH
+    ) -> AsyncIterator[Entry]:
+        """The same entries as they are stored, for a reader who minds a damaged one."""
         while True:
             with answered("the log"):
                 entries = await self._client.xrange(self._stream, start, end, count=batch)
             for entry in entries:
-                yield _event(entry)
+                yield entry
             if len(entries) < batch:
                 return
             start = after(entries[-1][0].decode())
@@ -91,6 +99,12 @@ class Log:
         The client must be one opened for following, whose socket waits longer than `block_ms`.
         Raises TruncatedLog where the log no longer reaches back to `last_id` or lies before it.
         """
+        async with aclosing(self.follow_entries(last_id, block_ms=block_ms)) as entries:
+            async for entry in entries:
+                yield _event(entry)
+
+    async def follow_entries(self, last_id: str, *, block_ms: int) -> AsyncGenerator[Entry, None]:
+        """The same entries as they are stored."""
         cursor = last_id
         await self._check_cursor(cursor)
         while True:
@@ -102,9 +116,8 @@ class Log:
                 await self._check_cursor(cursor)
                 continue
             for entry in _entries(streams):
-                event = _event(entry)
-                yield event
-                cursor = event.id
+                yield entry
+                cursor = entry[0].decode()
             await asyncio.sleep(0)
 
     async def _check_cursor(self, cursor: str) -> None:
