@@ -181,7 +181,9 @@ class Traffic:
 
 @dataclass
 class Scene:
-    """All of it. `proxy` is between the placers and the server; the monitor goes straight."""
+    """All of it. `proxy` is between the placers and the server; the monitor goes straight, unless
+    the scene was made otherwise.
+    """
 
     server: ValkeyServer
     proxy: TcpProxy
@@ -191,11 +193,28 @@ class Scene:
     environ: dict[str, str]
     directory: Path
     stack: AsyncExitStack
+    owner: MonitorProcess
 
     async def placer(self, **changes: str) -> Placer:
         """An open placer, closed with the scene."""
         values = {**self.environ, "AIBS_VALKEY_URL": self.proxy.url, **changes}
         return await self.stack.enter_async_context(open_placer(settings.load(values, None)))
+
+    def monitor(self, name: str) -> MonitorProcess:
+        """One more monitor, ended with the scene."""
+        return self.stack.enter_context(MonitorProcess(self.environ, self.directory, name))
+
+    async def move_to(self, server: ValkeyServer) -> None:
+        """Another server stands at the address from now on."""
+        self.proxy.upstream = server.port
+        self.proxy.mode = "cut"
+        self.proxy.mode = "pass"
+        self.server = server
+        self.pool, close = await watch(server.url, NAMESPACE, self.directory)
+        self.stack.push_async_callback(close)
+        client = commands(await open_client(server.url, data_dir=self.directory, purpose="read"))
+        self.stack.push_async_callback(client.aclose)
+        self.state = PlacementState(client, Keys(NAMESPACE))
 
     async def traffic(self, placers: int = 2) -> Traffic:
         """Work of so many placers, each a holder of its own."""
@@ -230,13 +249,14 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    server: ValkeyServer, directory: Path, specs: tuple[SimSpec, ...] = SPECS
+    server: ValkeyServer, directory: Path, *, monitor_by_proxy: bool = False
 ) -> AsyncIterator[Scene]:
     """Open for business: every node was seen under a living owner."""
     async with AsyncExitStack() as stack:
-        nodes = await stack.enter_async_context(SimServer(specs))
+        nodes = await stack.enter_async_context(SimServer(SPECS))
         proxy = await stack.enter_async_context(TcpProxy(server.port))
-        environ = settings_of(server.url, dict(zip(NODES, nodes.urls, strict=True)), directory)
+        url = proxy.url if monitor_by_proxy else server.url
+        environ = settings_of(url, dict(zip(NODES, nodes.urls, strict=True)), directory)
         pool, close = await watch(server.url, NAMESPACE, directory)
         stack.push_async_callback(close)
         client = commands(await open_client(server.url, data_dir=directory, purpose="read"))
@@ -246,4 +266,4 @@ async def scene(
         await pool.observed_under(elected.fence or 0, NODES)
         placers = await stack.enter_async_context(AsyncExitStack())
         state = PlacementState(client, Keys(NAMESPACE))
-        yield Scene(server, proxy, nodes, pool, state, environ, directory, placers)
+        yield Scene(server, proxy, nodes, pool, state, environ, directory, placers, monitor)

@@ -15,7 +15,8 @@ CHUNK = 65_536
 
 
 class TcpProxy:
-    """Passes bytes both ways. `mode` may be changed at any moment.
+    """Passes bytes both ways. `mode` may be changed at any moment; `upstream`, the server's port,
+    counts for new connections.
 
     `drop_replies`: requests arrive, answers do not; the connection closes with the first one lost.
     `cut`: every connection closes and new ones are refused at once.
@@ -23,7 +24,7 @@ class TcpProxy:
     """
 
     def __init__(self, port: int) -> None:
-        self._upstream = port
+        self.upstream = port
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,7 +89,7 @@ class TcpProxy:
         self._tasks.add(task)
         self._writers.add(writer)
         try:
-            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.upstream)
         except OSError:
             writer.close()
             self._tasks.discard(task)
