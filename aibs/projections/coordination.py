@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from aibs.eventstore.events import Event, Unreadable, decode
-from aibs.projections import identity, leases, marks, ownership, queue, residency
+from aibs.projections.engine import Fold
 from aibs.projections.identity import Declared, Identity
 from aibs.projections.leases import Leases
 from aibs.projections.marks import Marks
@@ -17,60 +15,90 @@ from aibs.projections.residency import Residency
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aibs.eventstore.events import Event
+    from aibs.projections.engine import Handler
 
-@dataclass(frozen=True, slots=True)
-class Coordination:
+
+class Coordination(Fold):
     """All parts, and how far the log was folded.
 
-    `holes` counts gaps in `seq`; `unread` counts events that this release could not read,
-    `last_unread` is a clause about the newest of them.
+    `began` says from where: the ID of the snapshot that it was read on from, None where that is
+    the log's beginning. It is no part of the state.
     """
 
-    identity: Identity = field(default_factory=Identity)
-    ownership: Ownership = field(default_factory=Ownership)
-    declared: Declared = field(default_factory=Declared)
-    residency: Residency = field(default_factory=Residency)
-    leases: Leases = field(default_factory=Leases)
-    queue: Queue = field(default_factory=Queue)
-    marks: Marks = field(default_factory=Marks)
-    last_id: str = "0-0"
-    seq: int = 0
-    holes: int = 0
-    unread: int = 0
-    last_unread: str = ""
+    name = "coordination"
+    version = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.identity = Identity()
+        self.ownership = Ownership()
+        self.declared = Declared()
+        self.residency = Residency()
+        self.leases = Leases()
+        self.queue = Queue()
+        self.marks = Marks()
+        self.began: str | None = None
+
+    def handlers(self) -> dict[str, Handler]:
+        """By event type; where several parts fold one, all of them in turn."""
+        told: dict[str, list[Handler]] = {}
+        for part in (
+            self.identity,
+            self.ownership,
+            self.declared,
+            self.residency,
+            self.leases,
+            self.queue,
+            self.marks,
+        ):
+            for type_, handler in part.handlers().items():
+                told.setdefault(type_, []).append(handler)
+        return {
+            type_: handlers[0] if len(handlers) == 1 else _in_turn(handlers)
+            for type_, handlers in told.items()
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Part by part."""
+        return {
+            "identity": self.identity.document(),
+            "ownership": self.ownership.document(),
+            "declared": self.declared.live_part(),
+            "residency": self.residency.document(),
+            "leases": self.leases.document(),
+            "queue": self.queue.document(),
+            "marks": self.marks.document(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Part by part."""
+        self.identity.restore(state["identity"])
+        self.ownership.restore(state["ownership"])
+        self.declared.restore(state["declared"])
+        self.residency.restore(state["residency"])
+        self.leases.restore(state["leases"])
+        self.queue.restore(state["queue"])
+        self.marks.restore(state["marks"])
+
+
+def _in_turn(handlers: list[Handler]) -> Handler:
+    def all_of_them(event: Event, data: dict[str, Any]) -> None:
+        for handler in handlers:
+            handler(event, data)
+
+    return all_of_them
 
 
 def evolve(state: Coordination, event: Event) -> Coordination:
-    """The state after one event."""
-    holes = state.holes + (state.seq != 0 and event.seq != state.seq + 1)
-    data = decode(event)
-    if isinstance(data, Unreadable):
-        return replace(
-            state,
-            last_id=event.id,
-            seq=event.seq,
-            holes=holes,
-            unread=state.unread + 1,
-            last_unread=f"{event.id}: {data.detail}",
-        )
-    return replace(
-        state,
-        identity=identity.evolve_identity(state.identity, data),
-        ownership=ownership.evolve(state.ownership, data, event.id, event.at_ms),
-        declared=identity.evolve_declared(state.declared, data, event.id),
-        residency=residency.evolve(state.residency, data, event.id, event.fence),
-        leases=leases.evolve(state.leases, data, event.at_ms),
-        queue=queue.evolve(state.queue, data, event.at_ms),
-        marks=marks.evolve(state.marks, data, event.at_ms),
-        last_id=event.id,
-        seq=event.seq,
-        holes=holes,
-    )
+    """The state after one event; the one given stays. To read a log, `apply` or `fold` it."""
+    after = state.copy()
+    after.apply(event)
+    return after
 
 
 def fold(events: Iterable[Event], start: Coordination | None = None) -> Coordination:
-    """The state after all events, from the beginning or from a state folded before."""
-    state = start or Coordination()
-    for event in events:
-        state = evolve(state, event)
+    """The state after all events, from the beginning or from a state folded before, which stays."""
+    state = Coordination() if start is None else start.copy()
+    state.engine.apply_all(events)
     return state

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from aibs.eventstore.events import (
-    EventData,
-    FleetDeclared,
-    PoolClosed,
-    PoolCreated,
-    PoolReopened,
-    PoolSuspect,
-)
+if TYPE_CHECKING:
+    from aibs.eventstore.events import Event
+    from aibs.projections.engine import Handler
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Identity:
     """The pool as the log tells it. `state` is open or suspect."""
 
@@ -34,8 +29,38 @@ class Identity:
             "epoch": self.epoch,
         }
 
+    def handlers(self) -> dict[str, Handler]:
+        """By event type."""
+        return {
+            "PoolCreated": self._created,
+            "PoolSuspect": self._suspect,
+            "PoolReopened": self._reopened,
+            # What a clean stop spares is read from the event that follows it.
+            "PoolClosed": lambda _event, _data: None,
+        }
 
-@dataclass(frozen=True, slots=True)
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    def restore(self, document: dict[str, Any]) -> None:
+        """Become what was written as this."""
+        for name in self.__slots__:
+            setattr(self, name, document[name])
+
+    def _created(self, _event: Event, data: dict[str, Any]) -> None:
+        self.pool_id, self.run_id, self.epoch = data["pool_id"], data["run_id"], data["epoch"]
+        self.state = "open"
+
+    def _suspect(self, _event: Event, data: dict[str, Any]) -> None:
+        self.state, self.run_id, self.epoch = "suspect", data["run_id"], data["epoch"]
+        self.suspicions += 1
+
+    def _reopened(self, _event: Event, data: dict[str, Any]) -> None:
+        self.state, self.run_id, self.epoch = "open", data["run_id"], data["epoch"]
+
+
+@dataclass(slots=True)
 class Declared:
     """The fleet as declared; None before the first declaration."""
 
@@ -53,31 +78,15 @@ class Declared:
             "event_id": self.event_id,
         }
 
+    def handlers(self) -> dict[str, Handler]:
+        """By event type."""
+        return {"FleetDeclared": self._declared}
 
-def evolve_identity(state: Identity, data: EventData) -> Identity:
-    """The pool after one event; events of other concern leave it as it is."""
-    match data:
-        case PoolCreated():
-            return replace(
-                state, pool_id=data.pool_id, run_id=data.run_id, state="open", epoch=data.epoch
-            )
-        case PoolSuspect():
-            return replace(
-                state,
-                state="suspect",
-                run_id=data.run_id,
-                epoch=data.epoch,
-                suspicions=state.suspicions + 1,
-            )
-        case PoolReopened():
-            return replace(state, state="open", run_id=data.run_id, epoch=data.epoch)
-        case PoolClosed():
-            return state
-    return state
+    def restore(self, document: dict[str, Any]) -> None:
+        """Become what `live_part` wrote."""
+        self.revision, self.fingerprint = document["revision"], document["fingerprint"]
+        self.document, self.event_id = document["document"], document["event_id"]
 
-
-def evolve_declared(state: Declared, data: EventData, event_id: str) -> Declared:
-    """The fleet after one event; events of other concern leave it as it is."""
-    if isinstance(data, FleetDeclared):
-        return Declared(data.revision, data.fingerprint, data.fleet, event_id)
-    return state
+    def _declared(self, event: Event, data: dict[str, Any]) -> None:
+        self.revision, self.fingerprint = data["revision"], data["fingerprint"]
+        self.document, self.event_id = data["fleet"], event.id

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aibs.eventstore.events import (
-    EventData,
-    FleetDeclared,
-    NodeCordoned,
-    NodeRestored,
-    NodeTripped,
-    NodeUncordoned,
-    ResidencyObserved,
-    SessionEnded,
-    SessionOpened,
-    WeightsForgotten,
-)
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from aibs.eventstore.events import Event
+    from aibs.projections.engine import Handler
+
+Marked = dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Marks:
-    """By node id; `weights` by `node|key`; `sessions` by holder. Values as they are stored."""
+    """By node id; `weights` by `node|key`; `sessions` by holder. Values as they are stored, and
+    replaced as a whole when they change.
+    """
 
-    cordons: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    trips: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    weights: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    sessions: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    urls: Mapping[str, str] = field(default_factory=dict)
+    cordons: Marked = field(default_factory=dict)
+    trips: Marked = field(default_factory=dict)
+    weights: Marked = field(default_factory=dict)
+    sessions: Marked = field(default_factory=dict)
+    urls: dict[str, str] = field(default_factory=dict)
 
     def cordoned(self, node_id: str, at_ms: int) -> bool:
         """Whether an operator keeps the node closed at that moment."""
@@ -46,86 +38,85 @@ class Marks:
             "sessions": dict(self.sessions),
         }
 
+    def handlers(self) -> dict[str, Handler]:
+        """By event type."""
+        return {
+            "NodeCordoned": self._cordoned,
+            "NodeUncordoned": lambda _event, data: _drop(self.cordons, data["node_id"]),
+            "NodeTripped": self._tripped,
+            "NodeRestored": lambda _event, data: _drop(self.trips, data["node_id"]),
+            "ResidencyObserved": self._weighed,
+            "WeightsForgotten": self._forgotten,
+            "SessionOpened": self._opened,
+            "SessionEnded": lambda _event, data: _drop(self.sessions, data["holder"]),
+            "FleetDeclared": self._declared,
+        }
 
-def evolve(state: Marks, data: EventData, at_ms: int) -> Marks:
-    """The state after one event; events of other concern leave it as it is."""
-    match data:
-        case NodeCordoned():
-            mark = {
-                "why": data.why,
-                "by": data.by,
-                "since_ms": at_ms,
-                "until_ms": data.until_ms,
-            }
-            return replace(state, cordons={**state.cordons, data.node_id: mark})
-        case NodeUncordoned():
-            return replace(state, cordons=_without(state.cordons, data.node_id))
-        case NodeTripped():
-            mark = {
-                "why": data.why,
-                "by": data.by,
-                "since_ms": at_ms,
-                "reopen_at_ms": data.reopen_at_ms,
-                "backoff_ms": data.backoff_ms,
-            }
-            return replace(state, trips={**state.trips, data.node_id: mark})
-        case NodeRestored():
-            return replace(state, trips=_without(state.trips, data.node_id))
-        case ResidencyObserved():
-            return _weighed(state, data)
-        case WeightsForgotten():
-            gone = {f"{data.node_id}|{key}" for key in data.keys}
-            kept = {field: value for field, value in state.weights.items() if field not in gone}
-            return replace(state, weights=kept)
-        case SessionOpened():
-            session = {**data.model_dump(), "since_ms": at_ms}
-            del session["holder"]
-            return replace(state, sessions={**state.sessions, data.holder: session})
-        case SessionEnded():
-            return replace(state, sessions=_without(state.sessions, data.holder))
-        case FleetDeclared():
-            return _declared(state, data)
-    return state
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**self.live_part(), "urls": dict(self.urls)}
+
+    def restore(self, document: dict[str, Any]) -> None:
+        """Become what was written as this."""
+        for name in self.__slots__:
+            setattr(self, name, document[name])
+
+    def _cordoned(self, event: Event, data: dict[str, Any]) -> None:
+        self.cordons[data["node_id"]] = {
+            "why": data["why"],
+            "by": data["by"],
+            "since_ms": event.at_ms,
+            "until_ms": data["until_ms"],
+        }
+
+    def _tripped(self, event: Event, data: dict[str, Any]) -> None:
+        self.trips[data["node_id"]] = {
+            "why": data["why"],
+            "by": data["by"],
+            "since_ms": event.at_ms,
+            "reopen_at_ms": data["reopen_at_ms"],
+            "backoff_ms": data["backoff_ms"],
+        }
+
+    def _weighed(self, _event: Event, data: dict[str, Any]) -> None:
+        """The most that a model was seen to weigh there while its digest and context stay."""
+        for model in data["models"]:
+            weight = model["charge_bytes"]
+            if model["ownership"] != "own" or not weight or weight <= 0:
+                continue
+            digest, context = model["digest"], model["context_length"]
+            for key in model.get("roster_keys") or ([model["key"]] if model["key"] else ()):
+                name = f"{data['node_id']}|{key}"
+                held = self.weights.get(name)
+                same = held is not None and (held["digest"], held["context"]) == (digest, context)
+                self.weights[name] = {
+                    "weight": max(weight, held["weight"]) if held is not None and same else weight,
+                    "seen_at_ms": data["observed_at_ms"],
+                    "digest": digest,
+                    "context": context,
+                }
+
+    def _forgotten(self, _event: Event, data: dict[str, Any]) -> None:
+        for key in data["keys"]:
+            _drop(self.weights, f"{data['node_id']}|{key}")
+
+    def _opened(self, event: Event, data: dict[str, Any]) -> None:
+        session = {**data, "since_ms": event.at_ms}
+        del session["holder"]
+        self.sessions[data["holder"]] = session
+
+    def _declared(self, _event: Event, data: dict[str, Any]) -> None:
+        """A node that is gone, or that moved, is another node: nothing known of it stays."""
+        urls = {node["node_id"]: node["base_url"] for node in data["fleet"].get("nodes", ())}
+        moved = {node_id for node_id, url in self.urls.items() if urls.get(node_id) != url}
+        for node_id in moved:
+            _drop(self.cordons, node_id)
+            _drop(self.trips, node_id)
+        self.weights = {
+            name: mark for name, mark in self.weights.items() if name.partition("|")[0] not in moved
+        }
+        self.urls = urls
 
 
-def _without(kept: Mapping[str, dict[str, Any]], name: str) -> dict[str, dict[str, Any]]:
-    return {key: value for key, value in kept.items() if key != name}
-
-
-def _weighed(state: Marks, data: ResidencyObserved) -> Marks:
-    """The most that a model was seen to weigh there while its digest and context stay the same."""
-    weights = dict(state.weights)
-    for model in data.models:
-        weight = model.charge_bytes
-        if model.ownership != "own" or not weight or weight <= 0:
-            continue
-        listed = (model.model_extra or {}).get("roster_keys") or ([model.key] if model.key else [])
-        for key in listed:
-            name = f"{data.node_id}|{key}"
-            held = weights.get(name)
-            same = held is not None and (held["digest"], held["context"]) == (
-                model.digest,
-                model.context_length,
-            )
-            weights[name] = {
-                "weight": max(weight, held["weight"]) if held is not None and same else weight,
-                "seen_at_ms": data.observed_at_ms,
-                "digest": model.digest,
-                "context": model.context_length,
-            }
-    return replace(state, weights=weights)
-
-
-def _declared(state: Marks, data: FleetDeclared) -> Marks:
-    """A node that is gone, or that moved, is another node: nothing known of it stays."""
-    urls = {node["node_id"]: node["base_url"] for node in data.fleet.get("nodes", ())}
-    moved = {node_id for node_id, url in state.urls.items() if urls.get(node_id) != url}
-    return replace(
-        state,
-        cordons={key: mark for key, mark in state.cordons.items() if key not in moved},
-        trips={key: mark for key, mark in state.trips.items() if key not in moved},
-        weights={
-            key: mark for key, mark in state.weights.items() if key.partition("|")[0] not in moved
-        },
-        urls=urls,
-    )
+def _drop(kept: Marked, name: str) -> None:
+    kept.pop(name, None)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from aibs.eventstore.events import (
-    EventData,
-    FencedWriteRejected,
-    OwnerElected,
-    OwnerExpired,
-    OwnerResigned,
-)
+if TYPE_CHECKING:
+    from aibs.eventstore.events import Event
+    from aibs.projections.engine import Handler
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ownership:
     """The term as the log tells it. `owner` is None while nobody holds it.
 
@@ -43,25 +39,33 @@ class Ownership:
             "event_id": self.event_id,
         }
 
+    def handlers(self) -> dict[str, Handler]:
+        """By event type."""
+        return {
+            "OwnerElected": self._elected,
+            "OwnerResigned": self._ended,
+            "OwnerExpired": self._ended,
+            "FencedWriteRejected": self._rejected,
+        }
 
-def evolve(state: Ownership, data: EventData, event_id: str, at_ms: int) -> Ownership:
-    """The state after one event; events of other concern leave it as it is."""
-    match data:
-        case OwnerElected():
-            return replace(
-                state,
-                owner=data.owner,
-                fence=data.fence,
-                elected_at_ms=at_ms,
-                ended=None,
-                event_id=event_id,
-                elections=state.elections + 1,
-                interleaved=state.interleaved + (data.fence <= state.fence),
-            )
-        case OwnerResigned() | OwnerExpired():
-            return replace(
-                state, owner=None, ended=data.how, last_owner=data.owner, event_id=event_id
-            )
-        case FencedWriteRejected():
-            return replace(state, rejected_writes=state.rejected_writes + 1 + data.repeats)
-    return state
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    def restore(self, document: dict[str, Any]) -> None:
+        """Become what was written as this."""
+        for name in self.__slots__:
+            setattr(self, name, document[name])
+
+    def _elected(self, event: Event, data: dict[str, Any]) -> None:
+        self.interleaved += data["fence"] <= self.fence
+        self.owner, self.fence, self.elected_at_ms = data["owner"], data["fence"], event.at_ms
+        self.ended, self.event_id = None, event.id
+        self.elections += 1
+
+    def _ended(self, event: Event, data: dict[str, Any]) -> None:
+        self.owner, self.ended, self.last_owner = None, data["how"], data["owner"]
+        self.event_id = event.id
+
+    def _rejected(self, _event: Event, data: dict[str, Any]) -> None:
+        self.rejected_writes += 1 + data["repeats"]

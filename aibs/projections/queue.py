@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from aibs.eventstore.events import (
-    ClockStepped,
-    EventData,
-    FleetDeclared,
-    LeaseQueued,
-    NodeReserved,
-    ReservationEnded,
-    WaitEnded,
-)
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from aibs.eventstore.events import Event
+    from aibs.projections.engine import Handler
 
 RANKS = {"high": 0, "normal": 1, "low": 2}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Waiter:
     """A request that waits. `document` is the stored one; `head_ms` is when it first stood first
     in the list of its class; `reason` is the nearest one of when it was queued.
     """
 
-    document: Mapping[str, Any]
+    document: dict[str, Any]
     reason: str
     head_ms: int | None = None
 
@@ -52,12 +44,16 @@ class Waiter:
         return max(0, RANKS[self.priority] - risen)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Queue:
     """The waiters by request key, and the reservations by node."""
 
-    waiters: Mapping[str, Waiter] = field(default_factory=dict)
-    reservations: Mapping[str, str] = field(default_factory=dict)
+    waiters: dict[str, Waiter] = field(default_factory=dict)
+    reservations: dict[str, str] = field(default_factory=dict)
+    _lists: dict[str, list[tuple[int, int, str]]] = field(
+        default_factory=lambda: {name: [] for name in RANKS}, repr=False, compare=False
+    )
+    """Each class's list as a heap; who left it is taken out when they come to its top."""
 
     def in_order(self, at_ms: int, swap_max_ms: int) -> tuple[Waiter, ...]:
         """The waiters as they stand at that moment."""
@@ -84,56 +80,88 @@ class Queue:
             "reservations": dict(self.reservations),
         }
 
+    def handlers(self) -> dict[str, Handler]:
+        """By event type."""
+        return {
+            "LeaseQueued": self._queued,
+            "WaitEnded": self._wait_ended,
+            "NodeReserved": self._reserved,
+            "ReservationEnded": self._reservation_ended,
+            "FleetDeclared": self._declared,
+            "ClockStepped": self._clock_stepped,
+        }
 
-def evolve(state: Queue, data: EventData, at_ms: int) -> Queue:
-    """The state after one event; events of other concern leave it as it is."""
-    match data:
-        case LeaseQueued():
-            waiter = Waiter(data.waiter.model_dump(), data.reason)
-            waiters = {**state.waiters, data.waiter.request_key: waiter}
-            return replace(state, waiters=_with_head(waiters, waiter.priority, at_ms))
-        case WaitEnded():
-            ended = state.waiters.get(data.request_key)
-            if ended is None:
-                return state
-            waiters = {key: one for key, one in state.waiters.items() if key != data.request_key}
-            return replace(state, waiters=_with_head(waiters, ended.priority, at_ms))
-        case NodeReserved():
-            kept = {**state.reservations, data.node_id: data.request_key}
-            return replace(state, reservations=kept)
-        case ReservationEnded():
-            return replace(state, reservations=_without(state.reservations, data.node_id))
-        case FleetDeclared():
-            nodes = {node["node_id"] for node in data.fleet.get("nodes", ())}
-            kept = {node: key for node, key in state.reservations.items() if node in nodes}
-            return replace(state, reservations=kept)
-        case ClockStepped() if data.delta_ms > 0:
-            return replace(
-                state,
-                waiters={
-                    key: _stepped(waiter, data.delta_ms) for key, waiter in state.waiters.items()
-                },
-            )
-    return state
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "waiters": {
+                key: {"document": one.document, "reason": one.reason, "head_ms": one.head_ms}
+                for key, one in self.waiters.items()
+            },
+            "reservations": dict(self.reservations),
+        }
 
+    def restore(self, document: dict[str, Any]) -> None:
+        """Become what was written as this."""
+        self.waiters = {key: Waiter(**one) for key, one in document["waiters"].items()}
+        self.reservations = document["reservations"]
+        self._rebuild()
 
-def _with_head(waiters: dict[str, Waiter], priority: str, at_ms: int) -> dict[str, Waiter]:
-    """The first of a class's list is noted once, when it comes to stand there."""
-    of_class = [one for one in waiters.values() if one.priority == priority]
-    if of_class:
-        head = min(of_class, key=lambda one: (one.arrival_ms, one.number))
-        if head.head_ms is None:
-            waiters[str(head.document["request_key"])] = replace(head, head_ms=at_ms)
-    return waiters
+    def _rebuild(self) -> None:
+        self._lists = {name: [] for name in RANKS}
+        for key, waiter in self.waiters.items():
+            self._lists[waiter.priority].append((waiter.arrival_ms, waiter.number, key))
+        for listed in self._lists.values():
+            heapify(listed)
 
+    def _queued(self, event: Event, data: dict[str, Any]) -> None:
+        stored = data["waiter"]
+        key = stored["request_key"]
+        self.waiters[key] = Waiter(stored, data["reason"])
+        heappush(self._lists[stored["class"]], (stored["arrival_ms"], stored["number"], key))
+        self._note_head(stored["class"], event.at_ms)
 
-def _without(kept: Mapping[str, str], name: str) -> dict[str, str]:
-    return {key: value for key, value in kept.items() if key != name}
+    def _wait_ended(self, event: Event, data: dict[str, Any]) -> None:
+        ended = self.waiters.pop(data["request_key"], None)
+        if ended is not None:
+            self._note_head(ended.priority, event.at_ms)
 
+    def _note_head(self, priority: str, at_ms: int) -> None:
+        """The first of a class's list is noted once, when it comes to stand there."""
+        listed = self._lists[priority]
+        while listed:
+            arrival_ms, number, key = listed[0]
+            waiter = self.waiters.get(key)
+            if (
+                waiter is not None
+                and waiter.document["number"] == number
+                and waiter.document["arrival_ms"] == arrival_ms
+                and waiter.document["class"] == priority
+            ):
+                if waiter.head_ms is None:
+                    waiter.head_ms = at_ms
+                return
+            heappop(listed)
 
-def _stepped(waiter: Waiter, delta_ms: int) -> Waiter:
-    document = dict(waiter.document)
-    document["arrival_ms"] += delta_ms
-    document["wait_deadline_ms"] += delta_ms
-    head = waiter.head_ms
-    return replace(waiter, document=document, head_ms=None if head is None else head + delta_ms)
+    def _reserved(self, _event: Event, data: dict[str, Any]) -> None:
+        self.reservations[data["node_id"]] = data["request_key"]
+
+    def _reservation_ended(self, _event: Event, data: dict[str, Any]) -> None:
+        self.reservations.pop(data["node_id"], None)
+
+    def _declared(self, _event: Event, data: dict[str, Any]) -> None:
+        nodes = {node["node_id"] for node in data["fleet"].get("nodes", ())}
+        self.reservations = {node: key for node, key in self.reservations.items() if node in nodes}
+
+    def _clock_stepped(self, _event: Event, data: dict[str, Any]) -> None:
+        delta_ms = data["delta_ms"]
+        if delta_ms <= 0:
+            return
+        for waiter in self.waiters.values():
+            moved = dict(waiter.document)
+            moved["arrival_ms"] += delta_ms
+            moved["wait_deadline_ms"] += delta_ms
+            waiter.document = moved
+            if waiter.head_ms is not None:
+                waiter.head_ms += delta_ms
+        self._rebuild()

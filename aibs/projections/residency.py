@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from aibs.eventstore.events import (
-    EventData,
-    FleetDeclared,
-    NodeHealthChanged,
-    ObservedModel,
-    ResidencyObserved,
-)
+from aibs.eventstore.events import ObservedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
+
+    from aibs.eventstore.events import Event
+    from aibs.projections.engine import Handler
 
 
 @dataclass(frozen=True, slots=True)
 class NodeResidency:
-    """What the log last said of a node. Sizes in bytes; `foreign` None: not accounted for."""
+    """What the log last said of a node. Sizes in bytes; `foreign` None: not accounted for.
+
+    `resident` has the models as they are stored.
+    """
 
     base_url: str
     healthy: bool
@@ -31,7 +31,12 @@ class NodeResidency:
     own: int | None = None
     foreign: int | None = None
     unaccounted: bool = False
-    models: tuple[ObservedModel, ...] = ()
+    resident: Sequence[dict[str, Any]] = ()
+
+    @property
+    def models(self) -> tuple[ObservedModel, ...]:
+        """The resident models, read."""
+        return tuple(ObservedModel.model_validate(model) for model in self.resident)
 
     def live_part(self) -> dict[str, Any]:
         """What the live node must equal."""
@@ -46,53 +51,73 @@ class NodeResidency:
             "own": self.own,
             "foreign": self.foreign,
             "unaccounted": self.unaccounted,
-            "models": [model.model_dump() for model in self.models],
+            "models": list(self.resident),
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Residency:
     """Every node that was heard of under its present URL."""
 
-    nodes: Mapping[str, NodeResidency] = field(default_factory=dict)
-    urls: Mapping[str, str] = field(default_factory=dict)
+    nodes: dict[str, NodeResidency] = field(default_factory=dict)
+    urls: dict[str, str] = field(default_factory=dict)
 
     def live_part(self) -> dict[str, dict[str, Any]]:
         """What the live nodes must equal."""
         return {node_id: node.live_part() for node_id, node in self.nodes.items()}
 
+    def handlers(self) -> dict[str, Handler]:
+        """By event type."""
+        return {
+            "ResidencyObserved": self._observed,
+            "NodeHealthChanged": self._health_changed,
+            "FleetDeclared": self._declared,
+        }
 
-def evolve(state: Residency, data: EventData, event_id: str, fence: int | None) -> Residency:
-    """The state after one event; events of other concern leave it as it is."""
-    match data:
-        case ResidencyObserved():
-            node = NodeResidency(
-                base_url=data.base_url,
-                healthy=data.healthy,
-                reason=data.reason,
-                event_id=event_id,
-                fingerprint=data.fingerprint,
-                fence=fence or 0,
-                observed_at_ms=data.observed_at_ms,
-                own=data.own_bytes,
-                foreign=data.foreign_bytes,
-                unaccounted=data.unaccounted,
-                models=tuple(data.models),
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"nodes": self.live_part(), "urls": dict(self.urls)}
+
+    def restore(self, document: dict[str, Any]) -> None:
+        """Become what was written as this."""
+        self.nodes = {
+            node_id: NodeResidency(
+                resident=node["models"],
+                **{name: value for name, value in node.items() if name != "models"},
             )
-            return replace(state, nodes={**state.nodes, data.node_id: node})
-        case NodeHealthChanged():
-            known = state.nodes.get(data.node_id) or NodeResidency(
-                base_url=data.base_url, healthy=False, reason="", event_id=event_id
-            )
-            node = replace(known, healthy=data.healthy, reason=data.reason, event_id=event_id)
-            return replace(state, nodes={**state.nodes, data.node_id: node})
-        case FleetDeclared():
-            urls = {node["node_id"]: node["base_url"] for node in data.fleet.get("nodes", ())}
-            # A node that is gone, or that moved, is another node: nothing known of it stays.
-            kept = {
-                node_id: node
-                for node_id, node in state.nodes.items()
-                if urls.get(node_id) == state.urls.get(node_id)
-            }
-            return Residency(nodes=kept, urls=urls)
-    return state
+            for node_id, node in document["nodes"].items()
+        }
+        self.urls = document["urls"]
+
+    def _observed(self, event: Event, data: dict[str, Any]) -> None:
+        self.nodes[data["node_id"]] = NodeResidency(
+            data["base_url"],
+            data["healthy"],
+            data["reason"],
+            event.id,
+            data["fingerprint"],
+            event.fence or 0,
+            data["observed_at_ms"],
+            data["own_bytes"],
+            data["foreign_bytes"],
+            data["unaccounted"],
+            data["models"],
+        )
+
+    def _health_changed(self, event: Event, data: dict[str, Any]) -> None:
+        known = self.nodes.get(data["node_id"]) or NodeResidency(
+            base_url=data["base_url"], healthy=False, reason="", event_id=event.id
+        )
+        self.nodes[data["node_id"]] = replace(
+            known, healthy=data["healthy"], reason=data["reason"], event_id=event.id
+        )
+
+    def _declared(self, _event: Event, data: dict[str, Any]) -> None:
+        urls = {node["node_id"]: node["base_url"] for node in data["fleet"].get("nodes", ())}
+        # A node that is gone, or that moved, is another node: nothing known of it stays.
+        self.nodes = {
+            node_id: node
+            for node_id, node in self.nodes.items()
+            if urls.get(node_id) == self.urls.get(node_id)
+        }
+        self.urls = urls

@@ -16,9 +16,9 @@ from aibs.eventstore.connection import open_client
 from aibs.eventstore.keys import Keys
 from aibs.eventstore.log import Log
 from aibs.eventstore.placement_state import LiveParts, PlacementState
-from aibs.projections.coordination import Coordination, evolve
+from aibs.projections.coordination import Coordination
+from aibs.projections.engine import Engine
 from aibs.projections.leaks import Leaks
-from aibs.projections.leaks import evolve as evolve_leaks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -60,9 +60,9 @@ class PoolReader:
                     )
                 since_ms = live.now_ms - since_ms_ago
                 folded, leaks = Coordination(), Leaks(since_ms=since_ms)
+                engine = Engine.joining((folded, leaks))
                 async for event in Log(self.client, self.keys).read(end=live.pool.last_id):
-                    folded = evolve(folded, event)
-                    leaks = evolve_leaks(leaks, event)
+                    engine.apply(event)
                 return Moment(live, folded, leaks, since_ms)
         except TimeoutError as error:
             raise CoordinationUnavailable(

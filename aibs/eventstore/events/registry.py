@@ -114,11 +114,25 @@ class Unreadable:
     detail: str
 
 
+def lift(event: Event, upcasters: dict[tuple[str, int], Upcaster] | None = None) -> Any:
+    """A known type's data, lifted to its newest version and not looked at; or, as text, why not."""
+    steps = UPCASTERS if upcasters is None else upcasters
+    data = event.data
+    for version in range(event.version, EVENT_TYPES[event.type].VERSION):
+        upcast = steps.get((event.type, version))
+        if upcast is None:
+            return f"no way to lift {event.type} from version {version}"
+        try:
+            data = upcast(data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return f"{event.type} of version {version} is damaged: {error!r}"
+    return data
+
+
 def decode(
     event: Event, upcasters: dict[tuple[str, int], Upcaster] | None = None
 ) -> EventData | Unreadable:
     """An event's data as its type's newest version, or why that cannot be had."""
-    steps = UPCASTERS if upcasters is None else upcasters
     known = EVENT_TYPES.get(event.type)
     if known is None:
         return Unreadable(event, "unknown_type", f"no type {event.type} in this release")
@@ -128,14 +142,9 @@ def decode(
             "newer_version",
             f"{event.type} version {event.version}, this release reads up to {known.VERSION}",
         )
-    data = event.data
-    for version in range(event.version, known.VERSION):
-        upcast = steps.get((event.type, version))
-        if upcast is None:
-            return Unreadable(
-                event, "invalid_data", f"no way to lift {event.type} from version {version}"
-            )
-        data = upcast(data)
+    data = lift(event, upcasters)
+    if isinstance(data, str):
+        return Unreadable(event, "invalid_data", data)
     try:
         return known.model_validate(data)
     except ValidationError as error:
