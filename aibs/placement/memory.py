@@ -73,10 +73,13 @@ class MemoryBackend:
     async def heartbeat(self, holder: str, leases: Sequence[Lease]) -> list[Beat]:
         """Renew leases of one holder."""
         now = self._look()
-        self._model.reap(now)
-        return self._model.heartbeat(
+        # Before the reap: to a holder that is late, its lease has expired and is not unknown.
+        beats = self._model.heartbeat(
             holder, [(lease.lease_id, lease.token) for lease in leases], now
         )
+        self._model.reap(now)
+        self._tell()
+        return beats
 
     async def release(self, lease: Lease, outcome: Outcome, *, call_id: str) -> Released:
         """End a lease."""
