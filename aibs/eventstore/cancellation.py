@@ -5,11 +5,15 @@ cancellation that arrives when the send has just finished: the task goes on as i
 to stop, and a task group that waits for it waits for ever. So these clients have no socket timeout
 and put one deadline over the whole call. What a helper of the library (a sentinel's own client)
 swallows all the same is raised when the answer is there.
+
+Calls come to their turn in the order of their asking: the library's pool gives a connection to
+whoever asks at the moment it is free, so that a few busy tasks would starve a heartbeat.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 from redis.asyncio import Redis, RedisCluster
@@ -20,6 +24,7 @@ class ValkeyClient(Redis):
     """A client of one server."""
 
     answer_timeout_s: float | None = None
+    turns: asyncio.Semaphore | None = None
     companions: tuple[Redis, ...] = ()
     """Clients that live as long as this one: those of its sentinels."""
 
@@ -33,7 +38,7 @@ class ValkeyClient(Redis):
         """Raises redis' TimeoutError past the deadline; a cancelled call may have been done."""
         cancelled_before = _cancellations()
         try:
-            async with asyncio.timeout(self.answer_timeout_s):
+            async with asyncio.timeout(self.answer_timeout_s), self.turns or nullcontext():
                 answer = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
         except TimeoutError as error:
             raise RedisTimeoutError(_too_late(self.answer_timeout_s)) from error
@@ -45,12 +50,13 @@ class ValkeyClusterClient(RedisCluster):
     """A client of a cluster."""
 
     answer_timeout_s: float | None = None
+    turns: asyncio.Semaphore | None = None
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Raises redis' TimeoutError past the deadline; a cancelled call may have been done."""
         cancelled_before = _cancellations()
         try:
-            async with asyncio.timeout(self.answer_timeout_s):
+            async with asyncio.timeout(self.answer_timeout_s), self.turns or nullcontext():
                 answer = await super().execute_command(*args, **options)
         except TimeoutError as error:
             raise RedisTimeoutError(_too_late(self.answer_timeout_s)) from error

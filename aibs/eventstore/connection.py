@@ -74,6 +74,7 @@ def build_client(endpoint: Endpoint, *, purpose: Purpose, timeout_s: float) -> C
     """A client for an endpoint other than `embedded`, not yet connected."""
     client = _unbounded_client(endpoint, purpose, timeout_s)
     client.answer_timeout_s = FOLLOW_TIMEOUT_S if purpose == "follow" else timeout_s
+    client.turns = asyncio.Semaphore(POOL_CONNECTIONS)
     return client
 
 
