@@ -22,7 +22,7 @@ Inner = Callable[[Any], None]
 
 Kinds = frozenset[type]
 
-PRIORITIES = frozenset({"high", "normal", "low"})
+PRIORITIES = ("high", "normal", "low")
 
 
 class Damaged(ValueError):
@@ -57,6 +57,8 @@ class Shape:
             values = (self._get(data),) if self._single else self._get(data)
         except KeyError as error:
             raise Damaged(f"{error.args[0]} is missing") from error
+        except TypeError as error:
+            raise Damaged("the data is not an object") from error
         kinds = tuple(map(type, values))
         if kinds not in self._good:
             self._judge(kinds)
@@ -187,7 +189,7 @@ def _declared(data: dict[str, Any]) -> None:
                 raise Damaged(f"fleet: a node's {name} is not a whole number")
 
 
-_BEYOND_THE_MODELS: dict[str, Callable[[dict[str, Any]], None]] = {
+BEYOND_THE_MODELS: dict[str, Callable[[dict[str, Any]], None]] = {
     "LeasesRenewed": _renewed,
     "LeaseQueued": _queued,
     "ResidencyObserved": _observed,
@@ -200,7 +202,7 @@ _BEYOND_THE_MODELS: dict[str, Callable[[dict[str, Any]], None]] = {
 def check_of(type_: str) -> Callable[[dict[str, Any]], None]:
     """The question whether data is of a known type's newest version. It raises Damaged."""
     shape = shape_of(EVENT_TYPES[type_]).check
-    more = _BEYOND_THE_MODELS.get(type_)
+    more = BEYOND_THE_MODELS.get(type_)
     if more is None:
         return shape
 
