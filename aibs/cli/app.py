@@ -43,9 +43,9 @@ def _root(
 
 
 def _register() -> None:
-    from aibs.cli import audit, config, demo, leaks, monitor, node, schema, status
+    from aibs.cli import audit, config, demo, leaks, monitor, node, replay, schema, status
 
-    for module in (demo, monitor, audit, status, leaks, node, config, schema):
+    for module in (demo, monitor, audit, status, leaks, replay, node, config, schema):
         module.register(app)
 
 

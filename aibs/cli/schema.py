@@ -48,10 +48,38 @@ def _status() -> dict[str, Any]:
     return json_schema()
 
 
+def _replay_as_of() -> dict[str, Any]:
+    from aibs.replay.as_of import json_schema
+
+    return json_schema()
+
+
+def _replay_diff() -> dict[str, Any]:
+    from aibs.replay.diff import json_schema
+
+    return json_schema()
+
+
+def _replay_verify() -> dict[str, Any]:
+    from aibs.replay.verify import json_schema
+
+    return json_schema()
+
+
+def _log() -> dict[str, Any]:
+    from aibs.replay.header import json_schema
+
+    return json_schema()
+
+
 _SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "audit": _audit,
     "config_check": _config_check,
     "leaks": _leaks,
+    "log": _log,
+    "replay_as_of": _replay_as_of,
+    "replay_diff": _replay_diff,
+    "replay_verify": _replay_verify,
     "status": _status,
 }
 

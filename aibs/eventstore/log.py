@@ -76,6 +76,12 @@ class Log:
                 return "0-0"
             end = after(entries[-1][0].decode())
 
+    async def newest_entry(self, end: str = "+") -> Entry | None:
+        """The newest entry up to `end`, None where there is none."""
+        with answered("the log"):
+            found = await self._client.xrevrange(self._stream, end, "-", count=1)
+        return found[0] if found else None
+
     async def newest(self, count: int) -> list[Event]:
         """The newest `count` events, oldest first."""
         with answered("the log"):
