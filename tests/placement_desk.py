@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -121,6 +121,13 @@ class Desk:
             audit.feed(event)
         granted = {e.data["lease"]["lease_id"] for e in events if e.type == "LeaseAcquired"}
         assert set(audit.ended) == granted, "a grant without an end"
+
+
+@asynccontextmanager
+async def visit(table: Desk) -> AsyncIterator[Desk]:
+    """The same pool from another event loop: for its placers."""
+    async with AsyncExitStack() as stack:
+        yield replace(table, stack=stack)
 
 
 @asynccontextmanager

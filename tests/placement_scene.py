@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
+    from aibs.placement import HeldLease
     from tests.valkey_server import ValkeyServer
 
 GB = 10**9
@@ -75,6 +76,12 @@ def _question(options: dict[str, int]) -> dict[str, object]:
     return {"model": MODEL, "prompt": "hello", "stream": False, "options": options}
 
 
+async def generate_short(client: httpx.AsyncClient, base_url: str) -> None:
+    """Work of a moment."""
+    answer = await client.post(f"{base_url}/api/generate", json=_question({"num_predict": TOKENS}))
+    answer.raise_for_status()
+
+
 async def generate_long(base_url: str) -> None:
     """Work that ends in time only by being cancelled."""
     async with httpx.AsyncClient(timeout=120) as client:
@@ -89,6 +96,16 @@ async def until_true(condition: Callable[[], Awaitable[bool]], what: str) -> Non
                 await asyncio.sleep(LOOK_EVERY_S)
     except TimeoutError:
         raise AssertionError(f"never: {what}") from None
+
+
+async def renewed(lease: HeldLease) -> None:
+    """Wait for the answer to a heartbeat of now."""
+    before = lease.trusted_until_ms
+
+    async def longer() -> bool:
+        return lease.trusted_until_ms > before
+
+    await until_true(longer, "the lease renewed")
 
 
 @dataclass
@@ -120,11 +137,7 @@ class Traffic:
         self.entered += 1
         self.inside += 1
         try:
-            answer = await client.post(
-                f"{base_url}/api/generate",
-                json=_question({"num_predict": TOKENS}),
-            )
-            answer.raise_for_status()
+            await generate_short(client, base_url)
             self.served += 1
         finally:
             self.inside -= 1

@@ -12,7 +12,7 @@ from redis.exceptions import OutOfMemoryError
 
 from aibs.errors import LeaseLost, PlacementDenied
 from tests.integration.in_loop import in_loop
-from tests.placement_scene import MODEL, NODES, generate_long, scene, until_true
+from tests.placement_scene import MODEL, NODES, generate_long, renewed, scene, until_true
 from tests.tcp_proxy import TcpProxy
 from tests.valkey_server import ValkeyServer
 
@@ -103,12 +103,7 @@ async def test_a_server_out_of_memory_still_renews_and_ends_leases(
                 pytest.raises(OutOfMemoryError),
             ):
                 client.set("x", "1")
-            before = lease.trusted_until_ms
-            renewed = asyncio.Event()
-            while not renewed.is_set():
-                await asyncio.sleep(0.02)
-                if lease.trusted_until_ms > before:
-                    renewed.set()
+            await renewed(lease)
             assert list(await drill.state.leases()) == [lease.lease_id]
         assert not await drill.state.leases(), "a full server kept a lease that was given back"
         ends = [event for event in await drill.pool.events() if event.type == "LeaseReleased"]

@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pathlib
 import random
+import signal
+import subprocess
+import sys
+import threading
 import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from redis import Redis
 
-from aibs.errors import PlacementDenied
+from aibs import settings
+from aibs.codec import loads
+from aibs.errors import ConfigurationError, PlacementDenied
 from aibs.ollama.sim import SimModel, SimServer, SimSpec
-from aibs.placement import PlacerTiming
+from aibs.placement import PlacerTiming, SyncPlacer
+from aibs.placement.asking import request_of
+from aibs.placement.session import open_identity
+from aibs.placement.values import Granted
 from tests.integration.in_loop import in_loop
-from tests.placement_desk import GB, MODEL, Desk, desk
+from tests.placement_desk import GB, MODEL, TIMING, Desk, desk, visit
 from tests.placement_scenarios import SCENARIOS, MemoryBench, ValkeyBench, play
-from tests.placement_scene import until_true
+from tests.placement_scene import DRAIN_S, NODES, generate_short, renewed, scene, until_true
 from tests.server_clock import ServerClock
 from tests.tcp_proxy import TcpProxy
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from aibs.placement import Backend, Placer
-    from aibs.placement.values import Request
+    from aibs.placement.values import Request, Session
     from tests.placement_scenarios import Scenario
+    from tests.placement_scene import Scene
+    from tests.valkey_server import ValkeyServer
 
 NODE = SimSpec("box-c", 90 * GB, (SimModel(MODEL, 7 * GB),), num_parallel=16)
 
@@ -287,3 +304,358 @@ async def _denied(placer: Placer, times: int) -> list[str]:
         except PlacementDenied as denied:
             reasons.append(denied.reason)
     return reasons
+
+
+# --- holders that die, stop and come back
+
+
+class LongHolder:
+    """A process with leases and endless work under them."""
+
+    def __init__(self, environ: dict[str, str], directory: Path, name: str, leases: int) -> None:
+        self._out = directory / f"{name}.out"
+        with self._out.open("wb") as out, (directory / f"{name}.err").open("wb") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.drills.long_holder", str(leases)],
+                env={
+                    **os.environ,
+                    **environ,
+                    "PYTHONPATH": str(pathlib.Path(__file__).parents[2]),
+                },
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it one."""
+        self._process.send_signal(number)
+
+    def said(self, word: str) -> list[dict[str, Any]]:
+        """Its lines that have the word. What it logs stands between them."""
+        whole = self._out.read_bytes().rpartition(b"\n")[0].splitlines()
+        lines = [loads(line) for line in whole if line.startswith(b"{")]
+        return [line for line in lines if word in line]
+
+    async def says(self, word: str, times: int = 1) -> list[dict[str, Any]]:
+        """Wait for that many such lines."""
+
+        async def enough() -> bool:
+            return len(self.said(word)) >= times
+
+        await until_true(enough, f"a holder saying {word} {times} times")
+        return self.said(word)
+
+    async def ended(self) -> None:
+        """Wait until it is gone."""
+        await asyncio.to_thread(self._process.wait, 30)
+
+    def kill(self) -> None:
+        """Leave nothing behind."""
+        if self._process.poll() is None:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGKILL)
+            self._process.wait()
+
+
+@asynccontextmanager
+async def _holders(drill: Scene, **changes: str) -> AsyncIterator[Callable[..., LongHolder]]:
+    """Makes holders' processes, all gone at the end."""
+    made: list[LongHolder] = []
+
+    def holder(leases: int) -> LongHolder:
+        environ = {**drill.environ, **changes}
+        made.append(LongHolder(environ, drill.directory, f"holder-{len(made)}", leases))
+        return made[-1]
+
+    try:
+        yield holder
+    finally:
+        for one in made:
+            one.kill()
+
+
+@in_loop
+async def test_a_restarted_holder_ends_the_leases_of_its_dead_predecessor(
+    own_valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    # An hour: nothing but the successor can end them within this test.
+    hour = {"AIBS_MODEL_CLUSTER_ACTIVE_LEASE_TTL_SECONDS": "3600"}
+    async with scene(own_valkey, tmp_path) as drill, _holders(drill, **hour) as holder:
+        first, neighbour = holder(1), holder(1)
+        died = (await first.says("held"))[0]
+        lives = (await neighbour.says("held"))[0]
+        first.signal(signal.SIGKILL)
+        await first.ended()
+        second = holder(1)
+        follows = (await second.says("held"))[0]
+        assert follows["node"] == died["node"]
+        events = await drill.pool.events()
+        reaped = [event for event in events if event.type == "LeaseReaped"]
+        assert [event.data["lease_id"] for event in reaped] == [died["held"]]
+        assert reaped[0].data["why"] == "holder_restarted"
+        assert reaped[0].data["by"] == follows["holder"]
+        gone = [event.data["holder"] for event in events if event.type == "SessionEnded"]
+        assert gone == [died["holder"]]
+        assert set(await drill.state.leases()) == {follows["held"], lives["held"]}
+        drill.permitted()
+
+
+@in_loop
+async def test_the_capacity_of_a_dead_holder_is_back_after_its_deadline_and_drain(
+    own_valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    async with scene(own_valkey, tmp_path) as drill, _holders(drill) as holder:
+        # Opened before: it is no successor that would end the leases sooner.
+        placer = await drill.placer()
+        dead = holder(2)
+        held = await dead.says("held", 2)
+        dead.signal(signal.SIGKILL)
+        await dead.ended()
+        async with (
+            placer.lease(model=MODEL, timeout=20) as first,
+            placer.lease(model=MODEL, timeout=20) as second,
+        ):
+            assert {first.node_id, second.node_id} == {line["node"] for line in held}
+        events = await drill.pool.events()
+        expired = {e.data["lease_id"]: e for e in events if e.type == "LeaseExpired"}
+        assert set(expired) == {line["held"] for line in held}
+        granted = [e for e in events if e.type == "LeaseAcquired"][-2:]
+        drained = {e.data["node_id"]: e.at_ms + DRAIN_S * 1000 for e in expired.values()}
+        for event in granted:
+            assert event.at_ms >= drained[event.data["lease"]["node_id"]], "a slot not drained"
+        drill.permitted()
+        await drill.free()
+        await drill.audited()
+
+
+@in_loop
+async def test_a_holder_stopped_past_its_deadline_cancels_its_work_and_its_release_is_late(
+    own_valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    async with scene(own_valkey, tmp_path) as drill, _holders(drill) as holder:
+        placer = await drill.placer()
+        stopped = holder(1)
+        held = (await stopped.says("held"))[0]
+        node = drill.nodes.node(NODES.index(held["node"]))
+        stopped.signal(signal.SIGSTOP)
+        async with (
+            placer.lease(model=MODEL, timeout=20) as first,
+            placer.lease(model=MODEL, timeout=20) as second,
+        ):
+            # Its slot is another's now; the paused work is what may overlap with that.
+            stopped.signal(signal.SIGCONT)
+            lost = (await stopped.says("lost"))[0]
+            assert lost == {"lost": held["held"], "why": "trust_over"}
+
+            async def cancelled() -> bool:
+                return node.stats.generating.total() == 0
+
+            await until_true(cancelled, "the work of the lost lease cancelled on the node")
+            late = [e for e in await drill.pool.events() if e.type == "LateRelease"]
+            assert [event.data["lease_id"] for event in late] == [held["held"]]
+            assert late[0].data["ended_by"] == "expired"
+            async with httpx.AsyncClient(timeout=20) as client:
+                for lease in (first, second):
+                    await generate_short(client, lease.node_base_url)
+        await stopped.ended()
+        drill.permitted()
+        await drill.free()
+        await drill.audited()
+
+
+@in_loop
+async def test_a_successor_ends_every_lease_of_a_predecessor_that_had_many(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    async with desk(valkey_url, namespace, tmp_path, slots=200) as table:
+        here = open_identity("env", "test")
+        # This process's number, and another beginning: whoever had it is gone.
+        dead = replace(here, holder="dead", pid_start=here.pid_start - 1)
+        backend = await table.backend(holder="dead")
+        await backend.open_session(dead)
+        asked = [request_of_holder(dead, number) for number in range(150)]
+        for number, one in enumerate(asked):
+            granted = await backend.acquire(one, lease_id=f"l{number}", call_id="c")
+            assert isinstance(granted, Granted)
+        await (await table.backend(holder=here.holder)).open_session(here)
+        assert not await table.state.leases(), "leases of the dead are left to their deadlines"
+        await table.nothing_left()
+
+
+def request_of_holder(session: Session, number: int) -> Request:
+    """One for the desk's model."""
+    return request_of(
+        session,
+        TIMING,
+        model=MODEL,
+        role=None,
+        priority="normal",
+        timeout=0,
+        ttl=900,
+        request_id=f"r{number}",
+        requester=None,
+    )
+
+
+# --- the client, where a real server shows more
+
+
+@in_loop
+async def test_a_release_that_is_not_answered_before_the_deadline_is_given_up(
+    valkey_url: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aibs.placement.endings.PATIENCE_S", 0.1)
+    async with (
+        TcpProxy(_port_of(valkey_url)) as proxy,
+        desk(valkey_url, namespace, tmp_path, slots=1) as table,
+        await table.placer(proxy.url) as placer,
+        await table.placer() as other,
+    ):
+        async with placer.lease(model=MODEL, timeout=0, request_id="again", ttl=1) as lease:
+            proxy.mode = "cut"
+        # While the release is tried, the request is not free here.
+        again = request_named(placer, "again")
+        assert not placer.claim(again)
+
+        async def free() -> bool:
+            return placer.claim(again)
+
+        await until_true(free, "the request given up")
+        placer.unclaim(again)
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "release"]
+        # Nobody gave it back: it ended by its deadline.
+        await _until_expired(table, other, lease.lease_id)
+        assert not await table.events("LeaseReleased", "LateRelease")
+        proxy.mode = "pass"
+
+
+async def _until_expired(table: Desk, other: Placer, lease_id: str) -> None:
+    async def expired() -> bool:
+        await _denied(other, 1)
+        ends = await table.events("LeaseExpired")
+        return [event.data["lease_id"] for event in ends] == [lease_id]
+
+    await until_true(expired, "the lease expired")
+
+
+def request_named(placer: Placer, request_id: str) -> Request:
+    """The request of that name, as the placer makes it."""
+    return replace(request_of_holder(placer.session, 0), request_id=request_id)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@in_loop
+async def test_a_forked_child_cannot_use_its_parents_placer_and_ends_none_of_its_leases(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    async with (
+        desk(valkey_url, namespace, tmp_path) as table,
+        await table.placer() as placer,
+        placer.lease(model=MODEL, timeout=0) as lease,
+    ):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            os.write(write, _misuse(placer).encode())
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as told:
+            assert "forked child" in await asyncio.to_thread(told.read)
+        await asyncio.to_thread(os.waitpid, child, 0)
+        await renewed(lease)
+        assert list(await table.state.leases()) == [lease.lease_id]
+
+
+def _misuse(placer: Placer) -> str:
+    """In the child: what asking says. Leaving by closing must wait for nothing."""
+    try:
+        placer.lease(model=MODEL).__aenter__().send(None)
+    except ConfigurationError as error:
+        try:
+            placer.aclose().send(None)
+        except StopIteration:
+            return str(error)
+        return "closing waits"
+    except BaseException as error:  # noqa: BLE001 - told to the parent
+        return repr(error)
+    return "the child may ask"
+
+
+def test_placers_of_two_event_loops_share_nothing_but_the_pool(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    held: list[str] = []
+    both, closed = threading.Barrier(2, timeout=60), threading.Event()
+    failures: list[BaseException] = []
+
+    def thread(number: int, shared: Desk) -> None:
+        @in_loop
+        async def run() -> None:
+            async with visit(shared) as table:
+                async with (
+                    await table.placer() as placer,
+                    placer.lease(model=MODEL, timeout=20) as lease,
+                ):
+                    held.append(lease.lease_id)
+                    await asyncio.to_thread(both.wait)
+                    if number == 1:
+                        await asyncio.to_thread(closed.wait, 60)
+                        await renewed(lease)
+                        lease.raise_if_lost()
+                if number == 0:
+                    closed.set()
+
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            failures.append(error)
+            both.abort()
+
+    @in_loop
+    async def watched() -> None:
+        async with desk(valkey_url, namespace, tmp_path) as table:
+            threads = [threading.Thread(target=thread, args=(number, table)) for number in range(2)]
+            for one in threads:
+                one.start()
+            for one in threads:
+                await asyncio.to_thread(one.join, 100)
+            assert not failures
+            assert len(set(held)) == 2
+            await table.nothing_left()
+
+    watched()
+
+
+@in_loop
+async def test_threads_of_a_sync_placer_never_run_more_than_the_nodes_permit(
+    own_valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    async with scene(own_valkey, tmp_path) as drill:
+        values = settings.load(drill.environ, None)
+
+        def work(placer: SyncPlacer) -> int:
+            with httpx.Client(timeout=30) as client:
+                for _ in range(5):
+                    with placer.lease(model=MODEL, timeout=25) as lease:
+                        lease.prepare()
+                        client.post(
+                            f"{lease.node_base_url}/api/generate",
+                            json={
+                                "model": lease.model,
+                                "prompt": "hello",
+                                "stream": False,
+                                "options": {"num_predict": 3},
+                            },
+                        ).raise_for_status()
+            return 5
+
+        with SyncPlacer(values) as placer:
+            served = await asyncio.gather(*(asyncio.to_thread(work, placer) for _ in range(4)))
+            assert sum(served) == 20
+            await asyncio.to_thread(placer.close)
+        await drill.free()
+        drill.permitted()
+        await drill.audited()
