@@ -155,6 +155,11 @@ async def _put(source: Source, options: Options, asked: Asked, configured: Setti
         from aibs.replay.text import render_diff
 
         _show(await answers.diff_of(source, asked.diff), render_diff, json_=options.json)
+    elif options.explain is not None:
+        from aibs.replay.text import render_explain
+
+        story = await answers.explained(source, options.explain)
+        _show(story, render_explain, json_=options.json)
     elif options.verify:
         from aibs.replay.text import render_verify
 

@@ -60,6 +60,12 @@ def _replay_diff() -> dict[str, Any]:
     return json_schema()
 
 
+def _replay_explain() -> dict[str, Any]:
+    from aibs.replay.story import json_schema
+
+    return json_schema()
+
+
 def _replay_verify() -> dict[str, Any]:
     from aibs.replay.verify import json_schema
 
@@ -79,6 +85,7 @@ _SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "log": _log,
     "replay_as_of": _replay_as_of,
     "replay_diff": _replay_diff,
+    "replay_explain": _replay_explain,
     "replay_verify": _replay_verify,
     "status": _status,
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aibs.clock import SystemClock
 from aibs.replay.as_of import as_of_document
 from aibs.replay.diff import diff
+from aibs.replay.explain import explain
 from aibs.replay.export import export
 from aibs.replay.points import Bound, bound_of
 from aibs.replay.source import FileSource, LiveSource, Range, open_live
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from aibs.replay.points import Point
     from aibs.replay.request import Asked
     from aibs.replay.source import Source
+    from aibs.replay.story import ExplainDocument
     from aibs.replay.verify import VerifyDocument
     from aibs.reports.part import Part
     from aibs.settings import Settings
@@ -123,6 +125,11 @@ async def diff_of(source: Source, points: tuple[Point, Point]) -> DiffDocument:
 async def verified(source: Source) -> VerifyDocument:
     """Whether the log is sound."""
     return await verify(source)
+
+
+async def explained(source: Source, name: str) -> ExplainDocument:
+    """The story of a lease or a request."""
+    return await explain(source, name)
 
 
 async def exported(source: Source, asked: Asked, path: Path) -> LogHeader:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from aibs.replay.as_of import AsOfDocument, AsOfFleet, AsOfOwner
     from aibs.replay.diff import DiffDocument, NodeChange
+    from aibs.replay.story import ExplainDocument
     from aibs.replay.verify import VerifyDocument
     from aibs.reports.leaks import LeaseReport
     from aibs.reports.status import NodeReport, WaiterReport
@@ -194,3 +195,28 @@ def render_verify(document: VerifyDocument, console: Console) -> None:
         _say(console, "The log is whole and adds up.", "green")
     else:
         _say(console, f"{plural(len(document.problems), 'problem')} found.", "bold red")
+
+
+def render_explain(document: ExplainDocument, console: Console) -> None:
+    """The story line by line, and what came of it."""
+    subject = document.subject
+    _say(
+        console,
+        printable(
+            f"{subject.request_key}: {subject.asked_for}, class {subject.priority or 'unknown'}, "
+            f"held by {subject.holder}"
+        ),
+        "bold",
+    )
+    for step in document.story:
+        _say(console, f"{step.at} {step.seq:>7}  {step.text}")
+    for grant in document.grants:
+        beats = grant.heartbeats
+        _say(
+            console,
+            f"lease {grant.lease_id}: {plural(beats.count, 'heartbeat')} heard, "
+            f"{beats.missed} missed; deadline {grant.deadline}",
+            "dim",
+        )
+    _notes(document.notes, console)
+    _say(console, printable(document.summary), "bold")
