@@ -14,6 +14,7 @@ import zstandard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedReader
     from pathlib import Path
 
 CHUNK_BYTES = 262_144
@@ -80,7 +81,8 @@ def lines(path: Path) -> Iterator[bytes]:
         stream = _decompressed(method_of(path), file)
         while True:
             try:
-                chunk = stream.read(CHUNK_BYTES)
+                # One step at a time: what stands right before a fault is read.
+                chunk = stream.read1(CHUNK_BYTES)
             except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
                 raise Cut(_why(error)) from error
             if not chunk:
@@ -97,7 +99,7 @@ def lines(path: Path) -> Iterator[bytes]:
         raise Cut("it ends in the middle of a line")
 
 
-def _decompressed(method: str, file: BinaryIO) -> Any:
+def _decompressed(method: str, file: BufferedReader) -> Any:
     if method == "gzip":
         return gzip.GzipFile(fileobj=file, mode="rb")
     if method == "zstd":

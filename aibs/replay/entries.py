@@ -23,7 +23,7 @@ AT_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999, the last that can be written as a time."""
 
 WHY_LENGTH_MAX = 200
-_ID = re.compile(r"(\d{1,20})-(\d{1,20})")
+_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 _ID_IN_LINE = re.compile(rb'"id":\s*"(\d{1,20}-\d{1,20})"')
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOW = "Write a time like 2026-12-01T12:03:04Z, so long ago like -15m, or an event's ID."
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True, slots=True)

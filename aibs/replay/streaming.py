@@ -29,7 +29,7 @@ BLOCK_MS = 1000
 CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 0.5
 SPEED_MAX = 1_000_000
-_SPEED = re.compile(r"(\d{1,7}(?:\.\d{1,6})?)x?")
+_SPEED = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,6})?)x?")
 
 
 def read_speed(text: str) -> float:
