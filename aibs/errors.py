@@ -22,7 +22,11 @@ AibsError
 │   └── OutcomeUnknown      sent, not answered: it may have been done
 └── Broken                  what was read cannot be true                          exit 1
     ├── CorruptLog
-    ├── TruncatedLog
+    ├── TruncatedLog        the log does not hold what its reader goes on from
+    │   ├── TrimmedLog      it was trimmed past the reader
+    │   ├── RewoundLog      it was set back to before the reader
+    │   └── ReplacedLog     it is another log
+    ├── UnusableSnapshot
     └── UnexpectedReply     a script answered a word its caller does not know
 
 An error is one sentence: what happened and where. Its mend, when there is one, is a second.
@@ -211,6 +215,22 @@ class CorruptLog(Broken):
 
 class TruncatedLog(Broken):
     """The log no longer holds the part that was asked for."""
+
+
+class TrimmedLog(TruncatedLog):
+    """The log was trimmed past the point that its reader goes on from."""
+
+
+class RewoundLog(TruncatedLog):
+    """The log was set back: it ends, or goes on otherwise, before what its reader has read."""
+
+
+class ReplacedLog(TruncatedLog):
+    """The log is another one than its reader has read."""
+
+
+class UnusableSnapshot(Broken):
+    """A snapshot is incomplete or damaged, or of another log or release."""
 
 
 class UnexpectedReply(Broken):

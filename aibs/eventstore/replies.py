@@ -113,8 +113,11 @@ PLACEMENT_WORDS: dict[str, frozenset[str]] = {
     "model": frozenset({"ok", "unknown"}),
     "explain": frozenset({"ok", "denied"}),
     "reindex": frozenset({"ok"}),
+    "snapshot_part": frozenset({"ok", "duplicate", "too_large"}),
+    "snapshot": frozenset({"ok", "duplicate", "missing_part", "rewound"}),
+    "trim": frozenset({"ok", "unknown", "unverified"}),
 }
-"""Which words each placement script may answer with."""
+"""Which words each script may answer with whose caller reads the texts behind them."""
 
 
 def _text(item: Any) -> str:

@@ -36,6 +36,8 @@ def timing_of(settings: Settings) -> MonitorTiming:
         load_timeout_ms=settings.load_timeout_ms,
         swap_min_ms=settings.swap_min_residency_ms,
         swap_max_ms=settings.swap_max_wait_ms,
+        log_retention_ms=settings.log_retention_ms,
+        log_max_bytes=settings.model_cluster_log_max_bytes,
     )
 
 

@@ -17,6 +17,7 @@ from aibs.eventstore.pool import CoordinationPool, ObserveLimits
 from aibs.eventstore.state import LiveState
 from aibs.monitor.declaration import declare_until_answered
 from aibs.monitor.elector import ElectionTiming, Elector
+from aibs.monitor.keeper import Keeper, KeepingRules
 from aibs.monitor.poller import NodePoller
 from aibs.monitor.reaper import QueueRules, reap_for_ever
 from aibs.monitor.recorder import Recorder
@@ -55,6 +56,13 @@ class MonitorTiming:
     load_timeout_ms: int = 600_000
     swap_min_ms: int = 30_000
     swap_max_ms: int = 60_000
+    log_retention_ms: int = 604_800_000
+    log_max_bytes: int = 1_000_000_000
+
+    @property
+    def keeping_rules(self) -> KeepingRules:
+        """When the owner keeps a state, and what it lets go of the log."""
+        return KeepingRules(self.log_retention_ms, self.log_max_bytes)
 
     @property
     def queue_rules(self) -> QueueRules:
@@ -109,6 +117,7 @@ class Monitor:
         # Renewals share nothing with observations, so that a slow one cannot cost the term.
         election = self._pool(await self._connections.writer())
         observations = self._pool(await self._connections.writer())
+        keeping = self._pool(await self._connections.writer())
         follower = await self._connections.follower()
         self.elector = Elector(
             election,
@@ -118,13 +127,13 @@ class Monitor:
             vacancy=LogVacancy(Log(follower, self._keys), self._clock),
             on_unreachable=self._connections.revive,
         )
-        await self.elector.run(lambda: self._lead(observations))
+        await self.elector.run(lambda: self._lead(observations, keeping))
 
     def _pool(self, client: Commands) -> CoordinationPool:
         return CoordinationPool(client, self._keys, self.owner, recovery_ms=self._recovery_ms)
 
-    async def _lead(self, pool: CoordinationPool) -> None:
-        """The owner's work: declare the fleet, then poll what is declared."""
+    async def _lead(self, pool: CoordinationPool, keeping: CoordinationPool) -> None:
+        """The owner's work: declare the fleet, then poll what is declared; keep the log."""
         assert self.elector is not None
         term = self.elector.require_term()
         fleet = await declare_until_answered(
@@ -160,6 +169,15 @@ class Monitor:
                 ),
                 name="reaper",
             )
+            keeper = Keeper(
+                keeping,
+                Log(keeping.client, self._keys),
+                term.owner,
+                term.fence,
+                self._timing.keeping_rules,
+                self._clock,
+            )
+            group.create_task(keeper.run(), name="keeper")
             for position, node in enumerate(fleet.nodes):
                 api = NodeClient(node.base_url, timeout_s=self._timing.poll_timeout_ms / 1000)
                 poller = NodePoller(

@@ -19,12 +19,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from aibs.codec import dumps
-from aibs.eventstore.events import EVENT_TYPES, Event
+from aibs.eventstore.anchor import event_hash
+from aibs.eventstore.events import EVENT_TYPES
 from aibs.eventstore.events.registry import lift
 from aibs.projections.shapes import Damaged, check_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from aibs.eventstore.events import Event
 
     Handler = Callable[[Event, dict[str, Any]], None]
 
@@ -57,11 +60,6 @@ class Position:
     def document(self) -> dict[str, Any]:
         """As JSON."""
         return asdict(self)
-
-
-def event_hash(event: Event) -> str:
-    """What tells an entry of the log from another one under the same ID: SHA-256 in hex."""
-    return hashlib.sha256(dumps(event.as_document())).hexdigest()
 
 
 class Fold:

@@ -109,6 +109,11 @@ class Settings(Variables):
         return ms(self.model_cluster_health_history_ttl_seconds)
 
     @property
+    def log_retention_ms(self) -> int:
+        """How long events are kept."""
+        return ms(self.model_cluster_log_retention_seconds)
+
+    @property
     def load_timeout_ms(self) -> int:
         return ms(self.model_cluster_load_timeout_seconds)
 

@@ -54,6 +54,10 @@ def _poll(fence: int) -> PollRecord:
     )
 
 
+def _term(owner: str, fence: int) -> dict[str, str | int]:
+    return {"owner": owner, "fence": fence, "snapshot_id": "one"}
+
+
 CALLS: dict[str, Callable[[CoordinationPool, str, int], Awaitable[Any]]] = {
     "renew": lambda pool, owner, fence: pool.renew(owner, fence, ttl_ms=TTL_MS, mono_ms=1),
     "resign": lambda pool, owner, fence: pool.resign(owner, fence),
@@ -62,6 +66,31 @@ CALLS: dict[str, Callable[[CoordinationPool, str, int], Awaitable[Any]]] = {
     ),
     "observe": lambda pool, owner, fence: pool.observe(
         owner, fence, FINGERPRINT, [_poll(fence)], LIMITS
+    ),
+    "snapshot_part": lambda pool, owner, fence: pool.call(
+        "snapshot_part", {**_term(owner, fence), "part": "queue|1", "body": "x"}
+    ),
+    "snapshot": lambda pool, owner, fence: pool.call(
+        "snapshot",
+        {
+            **_term(owner, fence),
+            "upto_id": "0-1",
+            "upto_seq": 1,
+            "upto_at_ms": 1,
+            "anchor": "",
+            "digest": "",
+            "folds": "[]",
+        },
+    ),
+    "trim": lambda pool, owner, fence: pool.call(
+        "trim",
+        {
+            **_term(owner, fence),
+            "digest": "",
+            "retention_ms": 1,
+            "max_bytes": 1,
+            "batch_max": 10,
+        },
     ),
 }
 

@@ -101,6 +101,8 @@ def test_a_script_that_frees_or_keeps_alive_runs_on_a_full_server(name: str) -> 
         "trip",
         "forget",
         "acknowledge",
+        "snapshot_part",
+        "snapshot",
     }
     flags = packaged(name).header.flags
     assert ("allow-oom" in flags or "no-writes" in flags) == (name not in takes_or_marks)

@@ -56,6 +56,7 @@ from aibs.eventstore.events.queue import (
     WaiterDocument,
 )
 from aibs.eventstore.events.registry import EVENT_TYPES, Unreadable, decode
+from aibs.eventstore.events.snapshots import LogTrimmed, SnapshotFold, SnapshotTaken
 
 __all__ = [
     "EVENT_TYPES",
@@ -78,6 +79,7 @@ __all__ = [
     "LeaseReleased",
     "LeaseRevoked",
     "LeasesRenewed",
+    "LogTrimmed",
     "ModelLoaded",
     "ModelLoading",
     "ModelUnloaded",
@@ -100,6 +102,8 @@ __all__ = [
     "ResidencyObserved",
     "SessionEnded",
     "SessionOpened",
+    "SnapshotFold",
+    "SnapshotTaken",
     "Unreadable",
     "WaitEnded",
     "WaiterDocument",

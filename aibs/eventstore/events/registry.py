@@ -49,6 +49,7 @@ from aibs.eventstore.events.queue import (
     ReservationEnded,
     WaitEnded,
 )
+from aibs.eventstore.events.snapshots import LogTrimmed, SnapshotTaken
 
 if TYPE_CHECKING:
     from aibs.eventstore.events.envelope import Event, EventData
@@ -95,6 +96,8 @@ EVENT_TYPES: dict[str, type[EventData]] = {
         SessionEnded,
         SessionOpened,
         WeightsForgotten,
+        SnapshotTaken,
+        LogTrimmed,
     )
 }
 
