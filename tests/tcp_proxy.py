@@ -31,7 +31,9 @@ class TcpProxy:
         self._passing = asyncio.Event()
         self._passing.set()
         self._mode: Mode = "pass"
+        self._gate = _open_gate()
         self.replies_dropped = 0
+        self.held = 0
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -75,6 +77,15 @@ class TcpProxy:
         if mode == "cut":
             self._close_all()
 
+    def hold_present(self) -> asyncio.Event:
+        """Hold the connections that there are; later ones pass, and overtake. Set it to end that.
+
+        `held` counts the pieces that wait.
+        """
+        gate, self._gate = self._gate, _open_gate()
+        gate.clear()
+        return gate
+
     def _close_all(self) -> None:
         for writer in tuple(self._writers):
             writer.close()
@@ -95,9 +106,10 @@ class TcpProxy:
             self._tasks.discard(task)
             return
         self._writers.add(up_writer)
+        gate = self._gate
         pumps = (
-            asyncio.ensure_future(self._pump(reader, up_writer, replies=False)),
-            asyncio.ensure_future(self._pump(up_reader, writer, replies=True)),
+            asyncio.ensure_future(self._pump(reader, up_writer, gate, replies=False)),
+            asyncio.ensure_future(self._pump(up_reader, writer, gate, replies=True)),
         )
         try:
             # Ended by a cancellation as by anything else: the streams' own callback would log it.
@@ -113,13 +125,29 @@ class TcpProxy:
             self._tasks.discard(task)
 
     async def _pump(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, replies: bool
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        gate: asyncio.Event,
+        *,
+        replies: bool,
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(CHUNK):
-                await self._passing.wait()
+                self.held += 1
+                try:
+                    await self._passing.wait()
+                    await gate.wait()
+                finally:
+                    self.held -= 1
                 if replies and self._mode == "drop_replies":
                     self.replies_dropped += 1
                     return
                 sink.write(data)
                 await sink.drain()
+
+
+def _open_gate() -> asyncio.Event:
+    gate = asyncio.Event()
+    gate.set()
+    return gate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import random
@@ -28,7 +29,7 @@ from aibs.placement import PlacerTiming, SyncPlacer
 from aibs.placement.asking import request_of
 from aibs.placement.session import open_identity
 from aibs.placement.values import Granted
-from tests.integration.in_loop import in_loop
+from tests.integration.in_loop import in_loop, until
 from tests.placement_desk import GB, MODEL, TIMING, Desk, desk, visit
 from tests.placement_scenarios import SCENARIOS, MemoryBench, ValkeyBench, play
 from tests.placement_scene import DRAIN_S, NODES, generate_short, renewed, scene, until_true
@@ -143,6 +144,40 @@ def _port_of(url: str) -> int:
 async def _idle(table: Desk) -> bool:
     parts = await table.state.read_all()
     return not parts.leases and not parts.waiters
+
+
+@in_loop
+async def test_an_acquire_that_arrives_after_its_cancel_takes_no_lease(
+    own_valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    async with (
+        TcpProxy(own_valkey.port) as proxy,
+        desk(own_valkey.url, "drill", tmp_path) as table,
+    ):
+        met: list[Watched] = []
+
+        def watched(backend: Backend) -> Backend:
+            met.append(Watched(backend))
+            return cast("Backend", met[-1])
+
+        async with await table.placer(proxy.url, around=watched) as placer:
+            gate = proxy.hold_present()
+            block = placer.lease(model=MODEL, timeout=0)
+            asking = asyncio.ensure_future(block.__aenter__())
+            await until(lambda: proxy.held > 0)
+            asking.cancel()
+            await asyncio.wait({asking})
+            await until(lambda: "unseen" in met[0].cancels)
+            with contextlib.closing(own_valkey.client()) as plain:
+
+                def scripts_run() -> int:
+                    return int(plain.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+                before = scripts_run()
+                gate.set()
+                await until(lambda: scripts_run() > before)
+            await table.nothing_left()
+            assert not await table.events("LeaseAcquired"), "a cancelled request took a lease"
 
 
 class Lossy:
