@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aibs.clock import SystemClock
+from aibs.errors import CorruptLog
 from aibs.replay.as_of import as_of_document
 from aibs.replay.diff import diff
+from aibs.replay.entries import clause
 from aibs.replay.explain import explain
 from aibs.replay.export import export
 from aibs.replay.points import Bound, bound_of
@@ -17,7 +19,7 @@ from aibs.replay.streaming import filter_at, followed, played, selected
 from aibs.replay.verification import verify
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from aibs.replay.as_of import AsOfDocument
@@ -59,6 +61,20 @@ async def open_source(file: Path | None, settings: Settings | None) -> AsyncIter
     assert settings is not None
     async with open_live(settings) as source:
         yield source
+
+
+@contextmanager
+def shown_or_told(source: Source) -> Iterator[None]:
+    """Raises CorruptLog where what the log says cannot be put into a document: a time beyond every
+    calendar, a number where a name belongs.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
+        raise CorruptLog(
+            f"What {source.name} tells cannot be shown: {clause(repr(error))}.",
+            mend="Run it with --verify, which names the events.",
+        ) from error
 
 
 async def bound(source: Source, point: Point | None) -> Bound | None:
@@ -110,8 +126,9 @@ async def as_of(source: Source, point: Point) -> AsOfDocument:
     """The state at a moment."""
     moment = await bound(source, point)
     assert moment is not None
-    found = await past(source, moment, "--as-of")
-    return as_of_document(found, source.timing, source.namespace)
+    with shown_or_told(source):
+        found = await past(source, moment, "--as-of")
+        return as_of_document(found, source.timing, source.namespace)
 
 
 async def diff_of(source: Source, points: tuple[Point, Point]) -> DiffDocument:
@@ -119,7 +136,8 @@ async def diff_of(source: Source, points: tuple[Point, Point]) -> DiffDocument:
     first, second = await bound(source, points[0]), await bound(source, points[1])
     assert first is not None
     assert second is not None
-    return await diff(source, first, second)
+    with shown_or_told(source):
+        return await diff(source, first, second)
 
 
 async def verified(source: Source) -> VerifyDocument:
@@ -129,7 +147,8 @@ async def verified(source: Source) -> VerifyDocument:
 
 async def explained(source: Source, name: str) -> ExplainDocument:
     """The story of a lease or a request."""
-    return await explain(source, name)
+    with shown_or_told(source):
+        return await explain(source, name)
 
 
 async def exported(source: Source, asked: Asked, path: Path) -> LogHeader:

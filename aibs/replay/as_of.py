@@ -13,6 +13,7 @@ from pydantic import Field
 from aibs.codec import dumps_text, rfc3339
 from aibs.eventstore.placement_state import Drain, LiveParts
 from aibs.eventstore.state import FleetState, PoolState, Stamp, TermState
+from aibs.fleet import Fleet, InvalidFleetDocument
 from aibs.projections.leaks import Leaks
 from aibs.replay.surroundings import TOLD_EVERY_MS
 from aibs.reports.leaks import LeaseReport  # noqa: TC001 - pydantic reads it
@@ -107,6 +108,8 @@ def notes_of(past: Past) -> list[str]:
             f"{past.folded.unread} events before that moment could not be read, the last of them "
             f"{past.folded.last_unread}."
         )
+    if state.declared.document is not None and not _readable(state.declared.document):
+        notes.append(f"The fleet that {state.declared.event_id} declares cannot be read.")
     if state.holes:
         notes.append(f"The log has {state.holes} holes in its numbers before that moment.")
     if state.stopped_at is not None:
@@ -214,7 +217,7 @@ def _term(past: Past) -> TermState | None:
 
 def _fleet(past: Past) -> FleetState | None:
     declared = past.folded.coordination.declared
-    if declared.document is None:
+    if declared.document is None or not _readable(declared.document):
         return None
     return FleetState(
         revision=declared.revision or 0,
@@ -222,6 +225,14 @@ def _fleet(past: Past) -> FleetState | None:
         document=declared.document,
         event_id=declared.event_id or "",
     )
+
+
+def _readable(document: dict[str, Any]) -> bool:
+    try:
+        Fleet.from_document(document)
+    except InvalidFleetDocument:
+        return False
+    return True
 
 
 def _stamps(past: Past, marks: dict[str, str]) -> dict[str, Stamp]:

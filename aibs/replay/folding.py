@@ -43,7 +43,12 @@ class Folded:
         self.coordination.apply(event)
         self.at_ms = event.at_ms
         if self.coordination.unread == unread and self.coordination.stopped_at is None:
-            self.surroundings.apply(event, self.coordination.identity.epoch)
+            try:
+                self.surroundings.apply(event, self.coordination.identity.epoch)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                # The fleet's own document, which no check of the event has looked into.
+                self.damaged += 1
+                self.last_damage = f"{event.id} ({type(error).__name__} {error})"
 
     @property
     def last_id(self) -> str:

@@ -55,6 +55,7 @@ class Terms:
     def __init__(self) -> None:
         self._highest = 0
         self._owner: str | None = None
+        self._named = True
         self._sure = True
 
     @classmethod
@@ -91,23 +92,24 @@ class Terms:
         if fence <= self._highest:
             yield f"The fence {fence} was given after {self._highest}: fences only grow."
         self._highest, self._owner = max(fence, self._highest), event.data["owner"]
-        self._sure = True
+        self._named = self._sure = True
 
     def _ended(self, event: Event) -> Iterator[str]:
         fence, owner = event.data["fence"], event.data["owner"]
         yield from self._differs(event, fence)
-        if self._sure and (fence, owner) != (self._highest, self._owner):
+        known = (fence, owner) == (self._highest, self._owner)
+        if self._sure and not known and (self._named or fence != self._highest):
             yield (
                 f"The term of {owner} with fence {fence} ended, and the term was "
                 f"{self._owner or 'nobody'}'s with fence {self._highest}."
             )
         self._highest = max(fence, self._highest)
-        self._owner, self._sure = None, True
+        self._owner, self._named, self._sure = None, True, True
 
     def _written(self, event: Event) -> Iterator[str]:
         if not self._sure:
             self._highest = max(self._highest, event.fence or 0)
-            self._owner, self._sure = "its owner", True
+            self._owner, self._named, self._sure = "its owner", False, True
             return
         if event.fence != self._highest:
             yield self._not_this(event)

@@ -125,8 +125,18 @@ class Verifier:
             self._terms, self._holdings = Terms(), Holdings()
         for found in self._terms.feed(event):
             self.tell(event.id, "fence", found)
-        for unsound in self._holdings.feed(event):
-            self.tell(event.id, unsound.kind, unsound.detail)
+        try:
+            unsound = list(self._holdings.feed(event))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            # The fleet's own document is read here alone, and may lack anything.
+            self.tell(
+                event.id,
+                "invalid_data",
+                f"Number {event.seq} cannot be read: {type(error).__name__} {error}.",
+            )
+            return
+        for one in unsound:
+            self.tell(event.id, one.kind, one.detail)
 
     def tell(self, event_id: str | None, kind: Kind, detail: str) -> None:
         """Note a problem."""
