@@ -100,6 +100,8 @@ def _resolve(
 
 
 _TOKEN = re.compile(r"""--[^\n]*|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|[.:]?\b[A-Za-z_]\w*""")
+_SHARED = re.compile(r"\bshared\.(\w+)")
+_COMMENT = re.compile(r"--[^\n]*")
 _TABLE_FIELD = re.compile(r"\s*=[^=]")
 
 
@@ -151,6 +153,37 @@ def _enclosed(text: str) -> str:
     return f"do\n{text}\nend"
 
 
+_FUNCTION = re.compile(r"^local function (\w+)\(.*?^end$", re.MULTILINE | re.DOTALL)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def _needed(includes: Sequence[str], body: str) -> list[str]:
+    """The includes without the functions that the script never comes to: each call of a script
+    creates every function of its text anew.
+    """
+    functions = {
+        (at, match[1]): match.group()
+        for at, text in enumerate(includes)
+        for match in _FUNCTION.finditer(text)
+    }
+    words = set(_WORD.findall(body))
+    for text in includes:
+        words.update(_WORD.findall(_COMMENT.sub("", _FUNCTION.sub("", text))))
+    waiting = True
+    kept: set[tuple[int, str]] = set()
+    while waiting:
+        waiting = False
+        for key, text in functions.items():
+            if key[1] in words and key not in kept:
+                kept.add(key)
+                words.update(_WORD.findall(_COMMENT.sub("", text)))
+                waiting = True
+    return [
+        _FUNCTION.sub(lambda match, at=at: match.group() if (at, match[1]) in kept else "", text)
+        for at, text in enumerate(includes)
+    ]
+
+
 def build(name: str, overrides: Mapping[str, str] | None = None, server: str = "") -> Script:
     """Join a script from its file, its includes and its bindings.
 
@@ -170,8 +203,13 @@ def build(name: str, overrides: Mapping[str, str] | None = None, server: str = "
     names = {f"{key}_key": f"KEYS[{i}]" for i, key in enumerate(header.keys, 1)}
     for include in (source("include/int.lua"), *order.values()):
         names |= {name: f"shared.{name}" for name in parse_header(include).exports}
-    rest = "\n".join([checks, late, *map(_enclosed, order.values()), body])
-    text = "\n".join([f"#!lua{flags}", about, "local shared = {}", early, _rename(rest, names)])
+    parts = _needed([*order.values()], body)
+    rest = "\n".join([checks, late, *map(_enclosed, parts), body])
+    rest = _rename(rest, names)
+    # Made with room for all of its fields: a table that grows is laid out anew each time.
+    fields = ", ".join(f"{name} = false" for name in sorted(set(_SHARED.findall(rest))))
+    shared = f"local shared = {{ {fields} }}"
+    text = "\n".join([f"#!lua{flags}", about, shared, early, rest])
     return Script(
         name, header, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     )

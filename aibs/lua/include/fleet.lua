@@ -12,7 +12,7 @@ local function drop_node(node_id)
     if node.index and #node.index > 0 then
       redis.call('ZREM', open_key, unpack(node.index))
     end
-    redis.call('HDEL', capacity_key, node_id)
+    redis.call('HDEL', capacity_key, node_id, node_id .. USE)
   end
   drop_record(node_id)
 end

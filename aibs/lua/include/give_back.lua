@@ -46,9 +46,11 @@ local function leave_behind(node, lease, outcome)
     node.own = node.own or {}
     node.own[lease.key] = { charge = lease.weight_bytes, since = now, maybe = true }
     held = node.own[lease.key]
+    touch(lease.node_id)
   end
   if held.maybe and outcome == 'completed' then
     held.maybe = nil
+    touch(lease.node_id)
   end
 end
 
@@ -65,6 +67,7 @@ local function vacate(lease, drain_ms, outcome)
         -- Gone or not: the next poll tells.
         if node.own and node.own[key] then
           node.own[key].maybe = true
+          touch(lease.node_id)
         end
       end
     end
@@ -84,7 +87,7 @@ local function vacate(lease, drain_ms, outcome)
     leave_behind(node, lease, outcome)
     free_something()
   end
-  touch(lease.node_id)
+  touch_use(lease.node_id)
   return node
 end
 

@@ -7,18 +7,13 @@ local function evidence_text(found, leased_before, used_before, weight, source, 
   for _ in pairs(looked[lane.worker_id]) do
     tried = tried + 1
   end
-  return '{"stamp_age_ms":' .. json_int(now - node.observed_at)
-    .. ',"observed_at_ms":' .. json_int(node.observed_at)
-    .. ',"stamp_fence":' .. json_int(node.observed_fence) .. ',"stamp_seq":' .. json_int(node.seq)
-    .. ',"budget_bytes":' .. json_int(node.budget)
-    .. ',"foreign_bytes":' .. json_int(foreign_for(node, lane.key))
-    .. ',"leased_before_bytes":' .. json_int(leased_before)
-    .. ',"leased_after_bytes":' .. json_int(leased_bytes(node))
-    .. ',"slots":' .. json_int(node.slots) .. ',"slots_used_before":' .. json_int(used_before)
-    .. ',"slots_used_after":' .. json_int(node.used) .. ',"weight_bytes":' .. json_int(weight)
-    .. ',"weight_source":' .. json_text(source)
-    .. ',"fingerprint":"' .. node.print .. '","nodes_tried":' .. json_int(tried)
-    .. ',"passed":' .. passed .. '}'
+  return string.format('{"stamp_age_ms":%d,"observed_at_ms":%d,"stamp_fence":%d,"stamp_seq":%d,'
+    .. '"budget_bytes":%d,"foreign_bytes":%d,"leased_before_bytes":%d,"leased_after_bytes":%d,'
+    .. '"slots":%d,"slots_used_before":%d,"slots_used_after":%d,"weight_bytes":%d,'
+    .. '"weight_source":"%s","fingerprint":"%s","nodes_tried":%d,"passed":', now - node.observed_at,
+    node.observed_at, node.observed_fence, node.seq, node.budget, foreign_for(node, lane.key),
+    leased_before, leased_bytes(node), node.slots, used_before, node.used, weight, source,
+    node.print, tried) .. passed .. '}'
 end
 
 -- `passed` and `names` are JSON lists: whom the grant passed, and who may look next.
@@ -57,7 +52,7 @@ local function grant(found, request, queue_ms, passed, names)
   if probe then
     node.trip.probe = lease_id
   end
-  touch(node_id)
+  touch_use(node_id)
   if pool_cursor ~= node_id then
     pool_changes[#pool_changes + 1] = 'cursor'
     pool_changes[#pool_changes + 1] = node_id
@@ -65,19 +60,18 @@ local function grant(found, request, queue_ms, passed, names)
   local token, deadline = int_text(pool_seq + 1), int_text(now + ttl_ms)
   -- `identity` and the lane's and the node's names come as JSON, made once by their owners.
   local text = '{"lease_id":"' .. lease_id .. '","token":"' .. token .. '",' .. identity .. ','
-    .. lane.text .. ',' .. node.text .. ',"weight_bytes":' .. json_int(weight) .. ',"params":'
-    .. json_int(lane.params) .. ',"ttl_ms":' .. json_int(ttl_ms) .. ',"drain_ms":'
-    .. json_int(drain_ms) .. ',"acquired_at_ms":' .. json_int(now) .. ',"probe":'
-    .. json_bool(probe) .. ',"warm":' .. json_bool(warm) .. ',"unload_first":['
-    .. table.concat(unload_texts, ',') .. '],"queue_ms":' .. json_int(queue_ms) .. '}'
+    .. lane.text .. ',' .. node.text .. string.format(',"weight_bytes":%d,"params":%d,"ttl_ms":%d,'
+    .. '"drain_ms":%d,"acquired_at_ms":%d,"probe":%s,"warm":%s,"unload_first":[', weight,
+    lane.params, ttl_ms, drain_ms, now, json_bool(probe), json_bool(warm))
+    .. table.concat(unload_texts, ',') .. '],"queue_ms":' .. int_text(queue_ms) .. '}'
   append('LeaseAcquired', 1, nil, token, '{"lease":' .. text .. ',"deadline_ms":' .. deadline
     .. ',"evidence":' .. evidence_text(found, leased_before, used_before, weight, source, passed)
     .. ',"next":' .. names .. '}')
   redis.call('HSET', leases_key, lease_id, text)
   redis.call('ZADD', deadlines_key, deadline, lease_id)
-  redis.call('HSET', requests_key, request_key, table.concat({ probe and 'probe' or 'lease',
-    request_hash, lease_id, token, int_text(now), int_text(drain_ms), int_text(weight),
-    int_text(lane.params), node_id, node.base_url, lane.key }, ' '))
+  redis.call('HSET', requests_key, request_key, string.format('%s %s %s %s %d %d %d %d ',
+    probe and 'probe' or 'lease', request_hash, lease_id, token, now, drain_ms, weight, lane.params)
+    .. node_id .. ' ' .. node.base_url .. ' ' .. lane.key)
   flush_nodes()
   return { 'granted', int_text(now), deadline, text }
 end

@@ -13,7 +13,7 @@ local function set_trip(node_id, node, why, by, backoff_ms)
     .. ',"since_ms":' .. json_int(now) .. ',"reopen_at_ms":' .. json_int(reopen_at)
     .. ',"backoff_ms":' .. json_int(backoff_ms) .. '}')
   node.trip = { reopen = reopen_at, backoff = backoff_ms }
-  touch(node_id)
+  touch_use(node_id)
 end
 
 -- What the end of a probe says of its node.
@@ -33,7 +33,7 @@ local function judge_probe(lease, how, node)
     set_trip(lease.node_id, node, 'probe_' .. how, lease.holder,
       math.min(TRIP_MAX_MS, node.trip.backoff * 2))
   end
-  touch(lease.node_id)
+  touch_use(lease.node_id)
 end
 
 local function keep_draining(lease, drain_ms)

@@ -1,14 +1,18 @@
 -- Include: event json
--- Exports: SMALL_FLEET members all_nodes LEX_END GROUP_LENGTH records free_something model_weight take give_back settle load_node touch drop_record cordoned tripped foreign_for leased_bytes free_bytes resident_on warm_on unlist flush_nodes
--- What a decision reads of a node: one packed record, and the indexes that lead to it. A record is
--- read once, changed in memory, and written by `flush_nodes`, after the script's event.
+-- Exports: USE SMALL_FLEET members all_nodes LEX_END GROUP_LENGTH records free_something model_weight take give_back settle load_node touch touch_use drop_record cordoned tripped foreign_for leased_bytes free_bytes resident_on warm_on unlist flush_nodes
+-- What a decision reads of a node: one record, and the indexes that lead to it. A record is read
+-- once, changed in memory, and written by `flush_nodes`, after the script's event. It is kept in two
+-- packed parts, so that a lease rewrites what leases change, and not what polls saw.
 local LEX_END = '\255'
 -- A fleet so small is looked at whole, and needs no index.
 local SMALL_FLEET = 8
 local MAX_FREE = 9007199254740992
 local GROUP_LENGTH = 32
 
+local USE = '|use'
+
 local records = {}
+-- 'use' where only the part that leases change is to be written, 'all' where both are.
 local dirty = {}
 local freed = false
 
@@ -80,7 +84,7 @@ local function settle(node_id, node)
   for _, drain in ipairs(node.drains) do
     if node.observed_at > drain.at and now >= drain.till then
       give_back(node, drain.key, drain.weight, drain.params)
-      dirty[node_id] = true
+      dirty[node_id] = dirty[node_id] or 'use'
       free_something()
     else
       left[#left + 1] = drain
@@ -89,11 +93,19 @@ local function settle(node_id, node)
   node.drains = #left > 0 and left or nil
 end
 
+local function unpacked(seen, use)
+  local node = cmsgpack.unpack(seen)
+  for name, value in pairs(cmsgpack.unpack(use)) do
+    node[name] = value
+  end
+  return node
+end
+
 local function load_node(node_id)
   local node = records[node_id]
   if node == nil then
-    local packed = redis.call('HGET', capacity_key, node_id)
-    node = packed and cmsgpack.unpack(packed) or false
+    local held = redis.call('HMGET', capacity_key, node_id, node_id .. USE)
+    node = held[1] and unpacked(held[1], held[2]) or false
     records[node_id] = node
     if node and node.drains then
       settle(node_id, node)
@@ -104,23 +116,34 @@ end
 
 -- The ids of every node that has a record, all of them read at once.
 local function all_nodes()
-  local held, ids = redis.call('HGETALL', capacity_key), {}
+  local held, seen, use, ids = redis.call('HGETALL', capacity_key), {}, {}, {}
   for i = 1, #held, 2 do
-    local node_id = held[i]
+    local field = held[i]
+    if string.sub(field, -#USE) == USE then
+      use[string.sub(field, 1, -#USE - 1)] = held[i + 1]
+    else
+      seen[field] = held[i + 1]
+      ids[#ids + 1] = field
+    end
+  end
+  for _, node_id in ipairs(ids) do
     if records[node_id] == nil then
-      local node = cmsgpack.unpack(held[i + 1])
+      local node = unpacked(seen[node_id], use[node_id])
       records[node_id] = node
       if node.drains then
         settle(node_id, node)
       end
     end
-    ids[#ids + 1] = node_id
   end
   return ids
 end
 
 local function touch(node_id)
-  dirty[node_id] = true
+  dirty[node_id] = 'all'
+end
+
+local function touch_use(node_id)
+  dirty[node_id] = dirty[node_id] or 'use'
 end
 
 local function drop_record(node_id)
@@ -221,7 +244,23 @@ local function same_members(list, held)
   return true
 end
 
-local function save_node(node_id, node)
+local function packed_use(node)
+  return cmsgpack.pack({ used = node.used, params = node.params, m = node.m, ended = node.ended,
+    drains = node.drains, going = node.going, reserved = node.reserved, trip = node.trip,
+    index = node.index })
+end
+
+local function packed_seen(node)
+  local seen = {}
+  for name, value in pairs(node) do
+    seen[name] = value
+  end
+  seen.used, seen.params, seen.m, seen.ended, seen.drains = nil, nil, nil, nil, nil
+  seen.going, seen.reserved, seen.trip, seen.index = nil, nil, nil, nil
+  return cmsgpack.pack(seen)
+end
+
+local function save_node(node_id, node, part)
   local list, held = members(node_id, node), node.index or {}
   if not same_members(list, held) then
     if #held > 0 then
@@ -236,7 +275,11 @@ local function save_node(node_id, node)
     end
     node.index = list
   end
-  redis.call('HSET', capacity_key, node_id, cmsgpack.pack(node))
+  if part == 'use' then
+    redis.call('HSET', capacity_key, node_id .. USE, packed_use(node))
+  else
+    redis.call('HSET', capacity_key, node_id, packed_seen(node), node_id .. USE, packed_use(node))
+  end
 end
 
 -- A node that time alone made stale leaves the indexes when a look meets it; its next poll returns it.
@@ -244,17 +287,17 @@ local function unlist(node_id, node)
   if node.index and #node.index > 0 then
     redis.call('ZREM', open_key, unpack(node.index))
     node.index = {}
-    redis.call('HSET', capacity_key, node_id, cmsgpack.pack(node))
+    redis.call('HSET', capacity_key, node_id .. USE, packed_use(node))
   end
 end
 
 local function flush_nodes()
-  for node_id in pairs(dirty) do
+  for node_id, part in pairs(dirty) do
     local node = records[node_id]
     if node and node.undeclared and node.used <= 0 then
-      redis.call('HDEL', capacity_key, node_id)
+      redis.call('HDEL', capacity_key, node_id, node_id .. USE)
     elseif node then
-      save_node(node_id, node)
+      save_node(node_id, node, part)
     end
   end
   if #pool_changes > 0 then

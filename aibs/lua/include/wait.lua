@@ -10,7 +10,7 @@ local function set_reservation(node_id, node, request, lane, weight)
   redis.call('HSET', reservations_key, node_id, request.key)
   redis.call('HSET', reserved_key, request.key, node_id)
   node.reserved = { request = request.key, key = lane.key, weight = weight, since = {} }
-  touch(node_id)
+  touch_use(node_id)
 end
 
 local function end_reservation_of(request_key, how)
@@ -26,7 +26,7 @@ local function end_reservation_of(request_key, how)
   local node = load_node(node_id)
   if node and node.reserved and node.reserved.request == request_key then
     node.reserved = nil
-    touch(node_id)
+    touch_use(node_id)
   end
   free_something()
   local names = how ~= 'granted' and json_names(next_on(node_id, node)) or '[]'
