@@ -16,8 +16,9 @@ from aibs.eventstore.connection import open_client
 from aibs.eventstore.keys import Keys
 from aibs.eventstore.log import Log
 from aibs.eventstore.placement_state import LiveParts, PlacementState
+from aibs.eventstore.snapshots import Snapshots
+from aibs.history import catch_up_all
 from aibs.projections.coordination import Coordination
-from aibs.projections.engine import Engine
 from aibs.projections.leaks import Leaks
 
 if TYPE_CHECKING:
@@ -58,11 +59,17 @@ class PoolReader:
                         mend="Start `aibs monitor`, or name the pool's namespace in "
                         "AIBS_MODEL_CLUSTER_NAMESPACE.",
                     )
-                since_ms = live.now_ms - since_ms_ago
-                folded, leaks = Coordination(), Leaks(since_ms=since_ms)
-                engine = Engine.joining((folded, leaks))
-                async for event in Log(self.client, self.keys).read(end=live.pool.last_id):
-                    engine.apply(event)
+                since_ms = max(0, live.now_ms - since_ms_ago)
+                reading = await catch_up_all(
+                    Log(self.client, self.keys),
+                    Snapshots(self.client, self.keys),
+                    (Coordination, Leaks),
+                    until=live.pool.last_id,
+                )
+                folded, leaks = reading.folds
+                assert isinstance(folded, Coordination)
+                assert isinstance(leaks, Leaks)
+                leaks.since_ms = since_ms
                 return Moment(live, folded, leaks, since_ms)
         except TimeoutError as error:
             raise CoordinationUnavailable(

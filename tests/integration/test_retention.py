@@ -360,7 +360,7 @@ def test_the_keeper_of_a_deposed_owner_ends(kept: KeptWorld) -> None:
 def test_a_fold_that_stopped_is_never_kept_as_a_state(kept: KeptWorld) -> None:
     kept.walk.take(10)
     world = kept.world
-    fields = {
+    fields: dict[Any, Any] = {
         "type": "LeaseAcquired",
         "v": 9,
         "seq": world.folded.seq + 1,
@@ -499,7 +499,8 @@ async def test_a_flushed_log_and_another_one_in_its_place_are_told(
         reading = await catch_up_all(log, snapshots)
         packed = [pack(fold.document()) for fold in reading.folds]
         await SnapshotWriter(pool, "owner", term.fence).take("one", reading.anchor, 1, packed)
-        entry = plain.xrange(keys.key("log"), reading.anchor.id, reading.anchor.id)[0]
+        entries: Any = plain.xrange(keys.key("log"), reading.anchor.id, reading.anchor.id)
+        entry = entries[0]
         plain.delete(keys.key("log"))
         with pytest.raises(RewoundLog):
             await check_anchor(client, keys, reading.anchor)
