@@ -63,6 +63,21 @@ async def catch_up(log: Log, snapshots: Snapshots, until: str | None = None) -> 
     return state
 
 
+async def newest_state(snapshots: Snapshots, until: str | None = None) -> Coordination | None:
+    """The state of the newest usable snapshot at or before the event `until`, to read on from.
+
+    None where there is none, whether or not the log reaches back to its beginning.
+    """
+    found, _ = await _from_snapshot(snapshots, (Coordination,), until)
+    if found is None:
+        return None
+    (state,) = found.folds
+    assert isinstance(state, Coordination)
+    assert found.began is not None
+    state.began = found.began.upto_id
+    return state
+
+
 async def catch_up_all(
     log: Log,
     snapshots: Snapshots,
@@ -112,6 +127,24 @@ async def follow(
 
 
 async def _begin(snapshots: Snapshots, folds: Sequence[type[Fold]], until: str | None) -> Reading:
+    found, passed_over = await _from_snapshot(snapshots, folds, until)
+    if found is not None:
+        return found
+    try:
+        await check_anchor(snapshots.client, snapshots.keys, Anchor())
+    except TrimmedLog as error:
+        why = f" ({'; '.join(passed_over)})" if passed_over else ""
+        raise TrimmedLog(
+            f"{error.sentence} No snapshot that can be used stands in for them{why}.",
+            mend="Ask for a later moment, or read an exported log.",
+        ) from error
+    return Reading(Engine.joining([fold() for fold in folds]), None, passed_over)
+
+
+async def _from_snapshot(
+    snapshots: Snapshots, folds: Sequence[type[Fold]], until: str | None
+) -> tuple[Reading | None, tuple[str, ...]]:
+    """Folds as the newest usable snapshot has them, and why newer ones were passed over."""
     passed_over: list[str] = []
     for info in await snapshots.list():
         if until is not None and id_order(info.upto_id) > id_order(until):
@@ -122,16 +155,8 @@ async def _begin(snapshots: Snapshots, folds: Sequence[type[Fold]], until: str |
         except (UnusableSnapshot, UnusableDocument, TruncatedLog, CorruptLog) as error:
             passed_over.append(f"{info.upto_id}: {error}")
             continue
-        return Reading(engine, info, tuple(passed_over))
-    try:
-        await check_anchor(snapshots.client, snapshots.keys, Anchor())
-    except TrimmedLog as error:
-        why = f" ({'; '.join(passed_over)})" if passed_over else ""
-        raise TrimmedLog(
-            f"{error.sentence} No snapshot that can be used stands in for them{why}.",
-            mend="Ask for a later moment, or read an exported log.",
-        ) from error
-    return Reading(Engine.joining([fold() for fold in folds]), None, tuple(passed_over))
+        return Reading(engine, info, tuple(passed_over)), tuple(passed_over)
+    return None, tuple(passed_over)
 
 
 async def _load(snapshots: Snapshots, info: SnapshotInfo, folds: Sequence[type[Fold]]) -> Engine:

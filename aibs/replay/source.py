@@ -12,7 +12,9 @@ from aibs.eventstore.commands import commands
 from aibs.eventstore.connection import open_client
 from aibs.eventstore.keys import Keys
 from aibs.eventstore.log import Log, after
+from aibs.eventstore.snapshots import Snapshots
 from aibs.eventstore.state import LiveState
+from aibs.history import newest_state
 from aibs.replay.archive import ArchiveReader
 from aibs.replay.entries import event_of, order, read_entry
 from aibs.replay.folding import from_document
@@ -194,9 +196,11 @@ class LiveSource:
                 return event.id
         return None
 
-    async def base(self, until: Bound | None) -> Coordination | None:  # noqa: ARG002
-        """None: every state is folded from the log's first event."""
-        return None
+    async def base(self, until: Bound | None) -> Coordination | None:
+        """The newest usable snapshot's, which spares a long log's reading."""
+        last_id = "+" if until is None else await self.last_id_at(until)
+        snapshots = Snapshots(self.client, self.keys)
+        return await newest_state(snapshots, None if last_id == "+" else last_id)
 
     async def now_ms(self) -> int:
         """The server's clock."""
