@@ -459,6 +459,27 @@ def test_requests_for_the_resident_model_pass_within_their_bound(world: World, a
     assert isinstance(ask(2, LARGE, wait_ms=10 * WAIT_MS), Granted)
 
 
+def test_a_model_that_others_wait_for_is_not_swapped_out_before_its_least_stay(
+    world: World, ask: Asking
+) -> None:
+    world.declare(fleet(1, boxes=(("box-c", 90, 1),)))
+    warm = (resident(key_of("small:7b"), 30),)
+    world.observe("box-c", warm)
+    held = ask.lease(1, SMALL)
+    ask(2, LARGE, wait_ms=WAIT_MS, priority="high")
+    ask(3, SMALL, wait_ms=WAIT_MS)
+    ask.give_back(held)
+    refused = ask(2, LARGE, wait_ms=WAIT_MS, priority="high")
+    assert reasons(refused) == {"box-c": "no_memory"}
+    for _ in range(5):
+        later(world, 7_000)
+        _keep(world, [], (2, 3))
+        world.observe("box-c", warm)
+    granted = ask(2, LARGE, wait_ms=WAIT_MS, priority="high")
+    assert isinstance(granted, Granted)
+    assert granted.lease.unload_first == (key_of("small:7b"),)
+
+
 def test_a_waiter_whose_process_fell_silent_is_forgotten(world: World, ask: Asking) -> None:
     held = [ask.lease(number, SMALL) for number in range(5)]
     ask(5, SMALL, wait_ms=WAIT_MS)
