@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from aibs.reports.hand import Taken
     from aibs.reports.leaks import LeaksDocument
     from aibs.settings import Settings
 
@@ -40,7 +41,10 @@ def leaks(
         bool, typer.Option("--json", help="Print one JSON document (see aibs schema leaks).")
     ] = False,
     since: Annotated[str, typer.Option(metavar="DURATION", help="Look back so far.")] = "1h",
-    watch: Annotated[bool, typer.Option("--watch", help="Again every 2 s, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Again every 2 s, until Ctrl-C; with --json one line each."),
+    ] = False,
     ack: Annotated[
         list[str] | None,
         typer.Option("--ack", metavar="LEASE", help="This leak is known; repeat for more."),
@@ -56,9 +60,14 @@ def leaks(
     import asyncio
 
     from aibs import logs, settings
+    from aibs.errors import ConfigurationError
     from aibs.reports.durations import duration_ms
 
     since_ms = duration_ms(since, "--since")
+    if reap is not None and (ack or watch or json_):
+        raise ConfigurationError("--reap goes alone, without --ack, --watch or --json.")
+    if reap is None and (force or yes):
+        raise ConfigurationError("--force and --yes say how to --reap a lease, and none is named.")
     configured = settings.load()
     logs.configure(configured.log_level, configured.log_format)
     if reap is not None:
@@ -67,11 +76,15 @@ def leaks(
     if ack:
         _acknowledge(configured, ack)
     document = asyncio.run(_read(configured, since_ms))
-    while True:
-        _show(document, json_=json_)
+    try:
+        _show(document, json_=json_, watched=watch)
+        while watch:
+            document = asyncio.run(_again(configured, since_ms))
+            _show(document, json_=json_, watched=True)
+    except KeyboardInterrupt:
+        # The way to end a watch: what was read last is the verdict.
         if not watch:
-            break
-        document = asyncio.run(_again(configured, since_ms))
+            raise
     raise typer.Exit(1 if document.leaking or document.differences else 0)
 
 
@@ -92,12 +105,13 @@ async def _again(configured: Settings, since_ms: int) -> LeaksDocument:
     return await _read(configured, since_ms)
 
 
-def _show(document: LeaksDocument, *, json_: bool) -> None:
+def _show(document: LeaksDocument, *, json_: bool, watched: bool) -> None:
     if json_:
-        from aibs.codec import dumps_pretty
+        from aibs.codec import dumps_pretty, dumps_text
         from aibs.reports.leaks import to_json
 
-        typer.echo(dumps_pretty(to_json(document)))
+        # Watched: one document a line, for a script that reads line by line.
+        typer.echo((dumps_text if watched else dumps_pretty)(to_json(document)))
         return
     from aibs.audit.text import console_for
     from aibs.reports.text import moment_ms, render_leaks
@@ -114,7 +128,8 @@ def _acknowledge(configured: Settings, lease_ids: list[str]) -> None:
         async with open_hand(configured) as hand:
             return await hand.acknowledge(lease_ids)
 
-    typer.echo(f"aibs: {asyncio.run(acknowledge())} newly acknowledged", err=True)
+    count = asyncio.run(acknowledge())
+    typer.echo(f"aibs: {count} newly acknowledged, {len(set(lease_ids)) - count} before", err=True)
 
 
 def _reap(configured: Settings, lease_id: str, why: str, *, force: bool, yes: bool) -> None:
@@ -122,17 +137,33 @@ def _reap(configured: Settings, lease_id: str, why: str, *, force: bool, yes: bo
 
     from aibs.reports.hand import open_hand
 
-    if not yes:
-        typer.confirm(f"Take lease {lease_id} from its holder?", abort=True, err=True)
+    async def look() -> dict[str, Any]:
+        async with open_hand(configured) as hand:
+            return await hand.lease(lease_id)
 
-    async def take() -> int:
+    if not yes:
+        from aibs.audit.wording import printable
+
+        lease = asyncio.run(look())
+        what = f"{printable(lease['model'])} on {lease['node_id']}"
+        question = f"Take lease {lease_id} ({what}) from {printable(lease['holder'])}?"
+        try:
+            agreed = typer.confirm(question, err=True)
+        except typer.Abort:
+            agreed = False
+        if not agreed:
+            typer.echo("aibs: Nothing was taken. --yes answers where nobody can.", err=True)
+            raise typer.Exit(1)
+
+    async def take() -> Taken:
         async with open_hand(configured) as hand:
             return await hand.reap(
                 lease_id, why, force=force, heartbeat_ms=configured.heartbeat_interval_ms
             )
 
-    due_ms = asyncio.run(take())
+    taken = asyncio.run(take())
     typer.echo(
-        f"Lease {lease_id} is revoked: its holder learns it at its next heartbeat; in "
-        f"{due_ms / 1000:.12g} s it is reaped, and its slot drains."
+        f"Lease {lease_id} {'was revoked already' if taken.already else 'is revoked'}: its holder "
+        f"learns it at its next heartbeat; in {taken.due_ms / 1000:.12g} s it is reaped, and its "
+        "slot drains."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 NodeId = Annotated[str, typer.Argument(metavar="NODE", help="The node's id.", show_default=False)]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for the log and for others.")]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def register(node: typer.Typer) -> None:
@@ -39,6 +41,8 @@ Example: aibs node uncordon box-c
 
 _DRAIN = """Cordon a node, and wait until no lease is left on it.
 
+Ctrl-C ends the waiting and leaves the node cordoned.
+
 Exit status: 0 empty; 1 leases are left when the time is over, or refused; 2 usage or settings;
 3 Valkey could not be reached.
 
@@ -57,15 +61,19 @@ def cordon(
     for_: Annotated[
         str | None, typer.Option("--for", metavar="DURATION", help="Open again after so long.")
     ] = None,
+    json_: Json = False,
 ) -> None:
     """See `_CORDON`, which the command prints."""
-    import time
-
     from aibs.reports.durations import duration_ms
 
-    until_ms = 0 if for_ is None else int(time.time() * 1000) + duration_ms(for_, "--for")
-    done = _run(lambda hand: hand.cordon(node_id, reason, until_ms=until_ms))
-    typer.echo(f"{node_id} is cordoned{'' if done else ' already'}: it takes no new leases.")
+    for_ms = 0 if for_ is None else duration_ms(for_, "--for")
+    done = _run(lambda hand: hand.cordon(node_id, reason, for_ms=for_ms))
+    _say(
+        f"{node_id} is cordoned{'' if done else ' already'}: it takes no new leases"
+        f"{'' if for_ is None else f' for {for_}'}.",
+        {"node_id": node_id, "cordoned": True, "changed": done},
+        json_=json_,
+    )
 
 
 def uncordon(node_id: NodeId) -> None:
@@ -78,22 +86,62 @@ def drain(
     node_id: NodeId,
     reason: Reason = "draining",
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="Wait so long at most.")] = "15m",
+    json_: Json = False,
 ) -> None:
     """See `_DRAIN`, which the command prints."""
     from aibs.reports.durations import duration_ms
 
     timeout_s = duration_ms(timeout, "--timeout") / 1000
-    left = _run(lambda hand: hand.drain(node_id, reason, timeout_s=timeout_s))
+    cordoned = False
+
+    async def work(hand: Hand) -> int:
+        nonlocal cordoned
+        await hand.cordon(node_id, reason)
+        cordoned = True
+        typer.echo(f"{node_id} is cordoned; waiting for its leases to end.", err=True)
+        return await hand.drain(node_id, timeout_s=timeout_s)
+
+    try:
+        left = _run(work)
+    except KeyboardInterrupt:
+        if cordoned:
+            typer.echo(
+                f"aibs: {node_id} stays cordoned; `aibs node uncordon {node_id}` opens it again.",
+                err=True,
+            )
+        raise
+    rest = "no lease is" if not left else "1 lease is" if left == 1 else f"{left} leases are"
+    _say(
+        f"{node_id} is cordoned, and {rest} left on it.",
+        {"node_id": node_id, "cordoned": True, "empty": not left, "leases_left": left},
+        json_=json_,
+        err=bool(left),
+    )
     if left:
-        typer.echo(f"{node_id} is cordoned, and {left} leases are left on it.", err=True)
         raise typer.Exit(1)
-    typer.echo(f"{node_id} is cordoned, and no lease is left on it.")
 
 
 def forget(node_id: NodeId) -> None:
     """See `_FORGET`, which the command prints."""
     count = _run(lambda hand: hand.forget(node_id))
-    typer.echo(f"{count} observed weights of {node_id} are forgotten.")
+    if not count:
+        typer.echo(f"No model was seen to weigh anything on {node_id}: nothing to forget.")
+        return
+    weights = "1 observed weight" if count == 1 else f"{count} observed weights"
+    typer.echo(f"Forgotten: {weights} of {node_id}.")
+
+
+def _say(sentence: str, document: dict[str, Any], *, json_: bool, err: bool = False) -> None:
+    """The sentence for a person, or the document for a script."""
+    if not json_:
+        typer.echo(sentence, err=err)
+        return
+    import time
+
+    from aibs.codec import dumps_pretty, rfc3339
+
+    stamp = rfc3339(time.time_ns() // 1_000_000)
+    typer.echo(dumps_pretty({"schema": "aibs.node.hand/1", "generated_at": stamp, **document}))
 
 
 def _run(work: Callable[[Hand], Awaitable[T]]) -> T:

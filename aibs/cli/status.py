@@ -34,7 +34,10 @@ def status(
     json_: Annotated[
         bool, typer.Option("--json", help="Print one JSON document (see aibs schema status).")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again every 2 s, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Again every 2 s, until Ctrl-C; with --json one line each."),
+    ] = False,
 ) -> None:
     """See `_HELP`, which the command prints."""
     import asyncio
@@ -44,11 +47,15 @@ def status(
 
     configured = settings.load()
     logs.configure(configured.log_level, configured.log_format)
-    while True:
-        _show(asyncio.run(_read(configured)), json_=json_, clear=watch)
+    try:
+        _show(asyncio.run(_read(configured)), json_=json_, watched=watch)
+        while watch:
+            time.sleep(WATCH_EVERY_S)
+            _show(asyncio.run(_read(configured)), json_=json_, watched=True)
+    except KeyboardInterrupt:
+        # The way to end a watch.
         if not watch:
-            return
-        time.sleep(WATCH_EVERY_S)
+            raise
 
 
 async def _read(configured: Settings) -> StatusDocument:
@@ -59,17 +66,18 @@ async def _read(configured: Settings) -> StatusDocument:
         return status_document(await reader.moment(SINCE_MS), configured)
 
 
-def _show(document: StatusDocument, *, json_: bool, clear: bool) -> None:
+def _show(document: StatusDocument, *, json_: bool, watched: bool) -> None:
     if json_:
-        from aibs.codec import dumps_pretty
+        from aibs.codec import dumps_pretty, dumps_text
         from aibs.reports.status import to_json
 
-        typer.echo(dumps_pretty(to_json(document)))
+        # Watched: one document a line, for a script that reads line by line.
+        typer.echo((dumps_text if watched else dumps_pretty)(to_json(document)))
         return
     from aibs.audit.text import console_for
     from aibs.reports.text import render_status
 
     console = console_for(sys.stdout)
-    if clear and sys.stdout.isatty():
+    if watched and sys.stdout.isatty():
         console.clear()
     render_status(document, console)

@@ -49,6 +49,7 @@ def differences_of(moment: Moment) -> list[str]:
         ("deadline of lease", live.deadlines, leases["deadlines"]),
         ("mark", plain_marks, leases["marks"]),
         ("revocation of lease", live.revocations(), leases["revoked"]),
+        ("acknowledgement of lease", live.acks, leases["acks"]),
         ("waiter", live.waiters, queue["waiters"]),
         ("head of the queue", live.heads, queue["heads"]),
         ("reservation of node", live.reservations, queue["reservations"]),
@@ -74,8 +75,19 @@ def _compared(what: str, present: Mapping[str, Any], told: Mapping[str, Any]) ->
         elif name not in present:
             found.append(f"The {what} {name} is told by the log, and is not live.")
         elif present[name] != told[name]:
-            found.append(f"The {what} {name} is live otherwise than the log tells.")
+            parts = _parts(present[name], told[name])
+            found.append(f"The {what} {name} differs from what the log tells{parts}.")
     return found
+
+
+def _parts(present: Any, told: Any) -> str:
+    """Which fields differ, or the two values where they are no documents."""
+    if isinstance(present, dict) and isinstance(told, dict):
+        fields = sorted(
+            field for field in present.keys() | told.keys() if present.get(field) != told.get(field)
+        )
+        return f", in {', '.join(fields)}"
+    return f": {present} live, {told} by the log"
 
 
 def residency_notes(live: LiveParts) -> list[Note]:

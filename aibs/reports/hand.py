@@ -11,25 +11,29 @@ import os
 import secrets
 import socket
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aibs.errors import PoolMissing, Refused
 from aibs.eventstore.commands import commands
 from aibs.eventstore.connection import open_client
 from aibs.eventstore.keys import Keys
+from aibs.eventstore.log import Log
 from aibs.eventstore.placement_state import PlacementState
 from aibs.eventstore.pool import CoordinationPool
+from aibs.eventstore.reading import answered
 from aibs.eventstore.state import LiveState
+from aibs.projections.leaks import Leaks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from aibs.eventstore.replies import Answer
     from aibs.settings import Settings
 
 ANSWER_TIMEOUT_S = 5.0
 DRAIN_LOOK_S = 0.5
+NAMES_MAX = 8
 RECOVERY_MS_LEAST = 1
 
 
@@ -42,46 +46,63 @@ def whoami() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A lease taken from its holder: reaped in `due_ms`. `already`: it was taken before."""
+
+    due_ms: int
+    already: bool
+
+
 class Hand:
     """What an operator may do. Every method raises Refused with a mend where it cannot be done."""
 
     def __init__(self, pool: CoordinationPool, by: str) -> None:
         self._pool = pool
         self._by = by
+        self._live = LiveState(pool.client, pool.keys)
+        self._state = PlacementState(pool.client, pool.keys)
 
-    async def cordon(self, node_id: str, why: str, *, until_ms: int = 0) -> bool:
-        """Close a node for new leases; False where it was so already."""
+    async def cordon(self, node_id: str, why: str, *, for_ms: int = 0) -> bool:
+        """Close a node for new leases, for so long or for good; False where it was so already."""
+        # By the server's clock, which is the one that ends it.
+        until_ms = await self._live.server_now_ms() + for_ms if for_ms else 0
         answer = await self._pool.call(
             "cordon", {"node_id": node_id, "why": why, "by": self._by, "until_ms": until_ms}
         )
-        self._require_declared(answer, node_id)
+        if answer.word == "undeclared":
+            await self._require_declared(node_id)
         return answer.word == "ok"
 
     async def uncordon(self, node_id: str) -> bool:
         """Open a node again; False where it was open."""
         answer = await self._pool.call("uncordon", {"node_id": node_id, "by": self._by})
+        if answer.word == "unchanged":
+            await self._require_declared(node_id)
         return answer.word == "ok"
 
     async def forget(self, node_id: str) -> int:
         """Drop what models were seen to weigh on a node; how many."""
         answer = await self._pool.call("forget", {"node_id": node_id, "by": self._by})
-        return int(answer.texts[1]) if answer.word == "ok" else 0
+        if answer.word == "unchanged":
+            await self._require_declared(node_id)
+            return 0
+        return int(answer.texts[1])
 
-    async def drain(self, node_id: str, why: str, *, timeout_s: float) -> int:
-        """Cordon a node and wait until no lease is left on it; how many are left at the end."""
-        await self.cordon(node_id, why)
-        state = PlacementState(self._pool.client, self._pool.keys)
+    async def drain(self, node_id: str, *, timeout_s: float) -> int:
+        """Wait until no lease is left on a cordoned node; how many are left at the end."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
-            leases = await state.leases()
+            # In this order: a lease that ends between the two is seen draining.
+            leases = await self._state.leases()
             left = len([one for one in leases.values() if one["node_id"] == node_id])
-            left += len([one for one in await state.drains() if one.node_id == node_id])
+            left += len([one for one in await self._state.drains() if one.node_id == node_id])
             if not left or asyncio.get_running_loop().time() >= deadline:
                 return left
             await asyncio.sleep(DRAIN_LOOK_S)
 
-    async def reap(self, lease_id: str, why: str, *, force: bool, heartbeat_ms: int) -> int:
-        """Take a lease from its holder: revoked now, reaped in so many ms unless given back."""
+    async def reap(self, lease_id: str, why: str, *, force: bool, heartbeat_ms: int) -> Taken:
+        """Take a lease from its holder: revoked now, reaped when it is due unless given back."""
         answer = await self._pool.call(
             "revoke",
             {
@@ -94,29 +115,61 @@ class Hand:
         )
         match answer.word:
             case "unknown":
-                raise Refused(
-                    f"There is no living lease {lease_id}.",
-                    mend="`aibs leaks` lists the leases.",
-                )
+                raise _no_lease(lease_id)
             case "renewed_recently":
                 raise Refused(
                     f"Lease {lease_id} was renewed {int(answer.texts[1]) / 1000:.1f} s ago: its "
                     "holder is alive.",
                     mend="Use --force to take it all the same; the holder's work is cancelled.",
                 )
-        return max(0, int(answer.texts[1]) - int(answer.texts[0]))
+        due_ms = max(0, int(answer.texts[1]) - int(answer.texts[0]))
+        return Taken(due_ms, already=answer.word == "already")
+
+    async def lease(self, lease_id: str) -> dict[str, Any]:
+        """A living lease's document. Raises Refused where there is none of that id."""
+        found = (await self._state.leases()).get(lease_id)
+        if found is None:
+            raise _no_lease(lease_id)
+        return found
 
     async def acknowledge(self, lease_ids: Sequence[str]) -> int:
-        """Note that leaks are known; how many were new."""
+        """Note that leaks are known; how many were new. Raises Refused, with nothing noted, where
+        one of them never leaked.
+        """
+        lease_ids = list(dict.fromkeys(lease_ids))
+        known = Leaks()
+        with answered("the log"):
+            async for event in Log(self._pool.client, self._pool.keys).read():
+                known.apply(event)
+        known_ids = known.ended.keys() | (await self._state.leases()).keys()
+        known_ids |= known.acknowledged.keys()
+        unknown = [lease_id for lease_id in lease_ids if lease_id not in known_ids]
+        if unknown:
+            raise Refused(
+                f"No lease {_names(unknown)} leaked, so nothing is acknowledged.",
+                mend="`aibs leaks --since 7d` lists what leaked.",
+            )
         answer = await self._pool.call("acknowledge", {"by": self._by}, lease_ids)
         return int(answer.texts[1]) if answer.word == "ok" else 0
 
-    def _require_declared(self, answer: Answer, node_id: str) -> None:
-        if answer.word == "undeclared":
+    async def _require_declared(self, node_id: str) -> None:
+        fleet = await self._live.fleet()
+        if fleet is None:
+            raise Refused("No fleet is declared in this pool.", mend="Start `aibs monitor`.")
+        node_ids = [node["node_id"] for node in fleet.document["nodes"]]
+        if node_id not in node_ids:
             raise Refused(
-                f"The declared fleet has no node {node_id}.",
-                mend="`aibs status` lists the nodes.",
+                f"The declared fleet has no node {node_id}; its nodes are {_names(node_ids)}."
             )
+
+
+def _no_lease(lease_id: str) -> Refused:
+    return Refused(f"There is no living lease {lease_id}.", mend="`aibs leaks` lists the leases.")
+
+
+def _names(found: Sequence[str]) -> str:
+    shown = ", ".join(found[:NAMES_MAX])
+    return shown if len(found) <= NAMES_MAX else f"{shown} and {len(found) - NAMES_MAX} more"
 
 
 @asynccontextmanager

@@ -135,7 +135,11 @@ def leaks_document(moment: Moment, *, heartbeat_ms: int) -> LeaksDocument:
         ],
         consistent_with_live_state=not differences,
         differences=differences,
-        leaking=any(lease.state in ("late", "expired_unreleased") for lease in living)
+        leaking=any(
+            lease.state == "late"
+            or (lease.state == "expired_unreleased" and not lease.acknowledged)
+            for lease in living
+        )
         or bool(leaked),
     )
 

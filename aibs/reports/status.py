@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
+from aibs.audit.wording import age
 from aibs.codec import rfc3339
 from aibs.reports.leaks import LeaseReport, leaks_document
 from aibs.reports.part import Part, Timestamp
@@ -248,9 +249,13 @@ def _state(
     """In the order in which placement looks."""
     cordon, trip = live.cordons.get(node_id), live.trips.get(node_id)
     if cordon and (cordon["until_ms"] is None or live.now_ms < cordon["until_ms"]):
-        return "cordoned", f"{cordon['why']} ({cordon['by']})"
+        left_ms = 0 if cordon["until_ms"] is None else cordon["until_ms"] - live.now_ms
+        until = f", for {age(left_ms)} more" if left_ms else ""
+        return "cordoned", f"{cordon['why']} ({cordon['by']}){until}"
     if trip:
-        return "tripped", f"{trip['why']} ({trip['by']})"
+        left_ms = trip["reopen_at_ms"] - live.now_ms
+        when = f"in {age(left_ms)}" if left_ms > 0 else "by the next lease"
+        return "tripped", f"{trip['why']} ({trip['by']}), tried again {when}"
     if stamp is None or not stamp.observed_at_ms or live.fleet is None:
         return "stale", "never seen"
     if stamp.healthy is False:

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from aibs.reports.leaks import LeaksDocument, LeaseReport
-    from aibs.reports.status import NodeReport, StatusDocument
+    from aibs.reports.status import NodeReport, StatusDocument, WaiterReport
 
 BAR_WIDTH = 24
+TABLES_FROM = 110
+"""Columns below which a table would break its words: lines are printed instead."""
+
 FOREIGN, LEASED, FREE = "▒", "█", "·"
 PLAIN = {FOREIGN: "x", LEASED: "#", FREE: "."}
 
@@ -32,8 +35,7 @@ STATE_STYLES = {
 
 def render_leaks(document: LeaksDocument, console: Console, *, now_ms: int) -> None:
     """Print the leases, what leaked, and the verdict last, where the eye ends."""
-    if document.leases:
-        console.print(_leases(document.leases, now_ms))
+    _print_leases(document.leases, console, now_ms)
     groups = [group for group in document.groups if group.leaked or group.late]
     for group in groups:
         console.print(
@@ -52,22 +54,47 @@ def render_leaks(document: LeaksDocument, console: Console, *, now_ms: int) -> N
     console.print(_verdict(document), soft_wrap=True)
 
 
+def _print_leases(leases: list[LeaseReport], console: Console, now_ms: int) -> None:
+    if leases and console.width >= TABLES_FROM:
+        console.print(_leases(leases, now_ms))
+        return
+    for lease in leases:
+        text = Text(f"lease {lease.lease_id}: ")
+        text.append(_lease_state(lease), style=_lease_style(lease))
+        text.append(
+            f", {printable(lease.model)} on {lease.node_id} for {printable(lease.holder)} of "
+            f"{printable(lease.environment)}, {age(_held_ms(lease, now_ms))}"
+        )
+        console.print(text)
+
+
+def _lease_state(lease: LeaseReport) -> str:
+    state = lease.state.replace("_", ", ")
+    return f"{state} (acknowledged)" if lease.acknowledged else state
+
+
+def _lease_style(lease: LeaseReport) -> str:
+    return "dim" if lease.acknowledged else STATE_STYLES.get(lease.state, "red")
+
+
+def _held_ms(lease: LeaseReport, now_ms: int) -> int:
+    held = lease.held_ms if lease.held_ms is not None else now_ms - moment_ms(lease.acquired_at)
+    return max(0, held)
+
+
 def _leases(leases: list[LeaseReport], now_ms: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("lease", "state", "node", "model", "environment", "holder", "age"):
         table.add_column(column, overflow="fold", no_wrap=column == "lease")
     for lease in leases:
-        state = lease.state + (" (acknowledged)" if lease.acknowledged else "")
-        style = STATE_STYLES.get(lease.state, "red")
-        held = lease.held_ms if lease.held_ms is not None else now_ms - moment_ms(lease.acquired_at)
         table.add_row(
             lease.lease_id,
-            Text(state, style="dim" if lease.acknowledged else style),
+            Text(_lease_state(lease), style=_lease_style(lease)),
             lease.node_id,
             printable(lease.model),
             printable(lease.environment),
             printable(lease.holder),
-            age(max(0, held)),
+            age(_held_ms(lease, now_ms)),
         )
     return table
 
@@ -108,12 +135,18 @@ def render_status(document: StatusDocument, console: Console) -> None:
     plain = not console.encoding.lower().replace("-", "").startswith("utf")
     console.print(_head(document), soft_wrap=True)
     console.print(_owner(document), soft_wrap=True)
-    if document.nodes:
+    wide = console.width >= TABLES_FROM
+    if document.nodes and wide:
         console.print(_nodes(document.nodes, plain=plain))
-    if document.leases:
-        console.print(_living(document))
-    if document.queue:
+    elif document.nodes:
+        for node in document.nodes:
+            console.print(*_node_lines(node, plain=plain), sep="\n")
+    _print_leases(document.leases, console, moment_ms(document.generated_at))
+    if document.queue and wide:
         console.print(_queue(document))
+    else:
+        for waiter in document.queue:
+            console.print(_waiter_line(waiter))
     if not document.leases and not document.queue:
         console.print(Text("No lease, nobody waits.", style="dim"))
 
@@ -163,24 +196,59 @@ def _nodes(nodes: list[NodeReport], *, plain: bool) -> Table:
     for column in ("node", "state", "seen", "memory", "foreign", "leased", "free", "slots"):
         table.add_column(column, overflow="fold")
     for node in nodes:
-        state = node.state if node.detail is None else f"{node.state}: {printable(node.detail)}"
         table.add_row(
             node.node_id,
-            Text(state, style=STATE_STYLES.get(node.state, "red")),
+            Text(_node_state(node), style=STATE_STYLES.get(node.state, "red")),
             "never" if node.stamp is None else f"{age(max(0, node.stamp.age_ms))} ago",
             bar(node, plain=plain),
             "?" if node.foreign_bytes is None else gb(node.foreign_bytes),
             gb(node.leased_bytes),
             "?" if node.free_bytes is None else gb(node.free_bytes),
-            f"{node.slots_used}/{'?' if node.slots is None else node.slots}"
-            + (f" ({node.slots_draining} draining)" if node.slots_draining else ""),
+            _slots(node),
         )
     return table
 
 
-def _living(document: StatusDocument) -> Table:
-    now_ms = moment_ms(document.generated_at)
-    return _leases(document.leases, now_ms)
+def _node_lines(node: NodeReport, *, plain: bool) -> tuple[Text, Text]:
+    first = Text(f"{node.node_id}: ")
+    first.append(_node_state(node), style=STATE_STYLES.get(node.state, "red"))
+    first.append(f"; {_seen(node)}, slots {_slots(node)}")
+    second = Text(f"  {bar(node, plain=plain)}".rstrip())
+    second.append(
+        f" foreign {_size(node.foreign_bytes)}, leased {gb(node.leased_bytes)}, "
+        f"free {_size(node.free_bytes)}"
+    )
+    return first, second
+
+
+def _node_state(node: NodeReport) -> str:
+    return node.state if node.detail is None else f"{node.state}: {printable(node.detail)}"
+
+
+def _seen(node: NodeReport) -> str:
+    return "never seen" if node.stamp is None else f"seen {age(max(0, node.stamp.age_ms))} ago"
+
+
+def _size(size_bytes: int | None) -> str:
+    return "unknown" if size_bytes is None else gb(size_bytes)
+
+
+def _slots(node: NodeReport) -> str:
+    draining = f" ({node.slots_draining} draining)" if node.slots_draining else ""
+    return f"{node.slots_used}/{'?' if node.slots is None else node.slots}{draining}"
+
+
+def _reason(code: str) -> str:
+    """A denial's code as words: `no slot`, `cordoned`."""
+    return code.removeprefix("node_").replace("_", " ")
+
+
+def _waiter_line(waiter: WaiterReport) -> Text:
+    kept = f"; {waiter.reserves} is reserved for it" if waiter.reserves else ""
+    return Text(
+        f"place {waiter.position}: {printable(waiter.request_id)} waits {age(waiter.waiting_ms)} "
+        f"for {printable(waiter.model)} ({waiter.priority}): {_reason(waiter.reason)}{kept}"
+    )
 
 
 def _queue(document: StatusDocument) -> Table:
@@ -194,7 +262,7 @@ def _queue(document: StatusDocument) -> Table:
             printable(waiter.model),
             waiter.priority,
             age(waiter.waiting_ms),
-            waiter.reason,
+            _reason(waiter.reason),
             waiter.reserves or "",
         )
     return table
