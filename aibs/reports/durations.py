@@ -10,7 +10,7 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 DURATION_MAX_MS = 3650 * _UNITS_MS["d"]
 """Ten years: beyond it lies a typing error, and no calendar."""
 
-_DURATION = re.compile(r"(\d{1,9})(ms|s|m|min|h|d)")
+_DURATION = re.compile(r"([0-9]{1,9})(ms|s|m|min|h|d)")
 
 
 def duration_ms(text: str, option: str) -> int:

@@ -109,8 +109,9 @@ def _counts(document: LeaksDocument) -> Text:
     return Text(
         f"{counts.active} active, {counts.late} late, {counts.draining} draining now; since "
         f"{document.since}: {counts.expired_unreleased} expired without release, "
-        f"{counts.revoked} revoked, {counts.reaped} reaped, {counts.late_releases} late releases, "
-        f"{counts.double_releases} double releases"
+        f"{counts.revoked} revoked, {counts.reaped} reaped, "
+        f"{plural(counts.late_releases, 'late release')}, "
+        f"{plural(counts.double_releases, 'double release')}"
     )
 
 
