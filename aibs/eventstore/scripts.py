@@ -179,9 +179,14 @@ def _needed(includes: Sequence[str], body: str) -> list[str]:
                 words.update(_WORD.findall(_COMMENT.sub("", text)))
                 waiting = True
     return [
-        _FUNCTION.sub(lambda match, at=at: match.group() if (at, match[1]) in kept else "", text)
-        for at, text in enumerate(includes)
+        _with_only(text, {name for at, name in kept if at == place})
+        for place, text in enumerate(includes)
     ]
+
+
+def _with_only(text: str, names: set[str]) -> str:
+    """An include's text with these functions of it, and no others."""
+    return _FUNCTION.sub(lambda match: match.group() if match[1] in names else "", text)
 
 
 def build(name: str, overrides: Mapping[str, str] | None = None, server: str = "") -> Script:

@@ -232,7 +232,7 @@ end
 -- What the poll says of the node, as placement reads it.
 local function update_capacity(poll, stamp, place)
   local before = place.observed_at == 0 or not place.fingerprint or place.healthy == false
-    or place.loading or place.unaccounted or not place.index or #place.index == 0
+    or place.loading or place.unaccounted or now - place.observed_at > staleness_ms
   local foreign = place.foreign
   if poll.good then
     place.observed_at, place.observed_fence = stamp.observed_at_ms, fence

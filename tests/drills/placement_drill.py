@@ -62,7 +62,8 @@ def specs() -> tuple[SimSpec, ...]:
             f"box-{number}",
             2 * BUDGET,
             (*installed, tenant) if number == 0 else installed,
-            num_parallel=SLOTS,
+            # More than its slots: the node counts what exceeds them, and does not queue it.
+            num_parallel=4 * SLOTS,
             max_loaded=8,
             load_seconds=0.05,
             unload_seconds=0.02,

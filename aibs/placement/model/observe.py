@@ -52,6 +52,7 @@ def observe(pool: PoolState, poll: Poll, now: int) -> None:
         or node.healthy is False
         or node.loading
         or node.unaccounted
+        or now - node.observed_ms > pool.limits.staleness_ms
     )
     foreign = node.foreign
     if poll.good:
