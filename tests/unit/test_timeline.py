@@ -386,7 +386,6 @@ CLAUSES: list[tuple[str, dict[str, Any], str]] = [
         "the log's 5 oldest events up to 5 are gone, for its age; snapshot s1 stands in for them",
     ),
 ]
-CLAUSES = [told for told in CLAUSES if told[0] in EVENT_TYPES]
 
 
 def _event(type_: str, data: dict[str, Any]) -> Event:
