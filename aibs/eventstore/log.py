@@ -59,6 +59,30 @@ class Log:
                 return
             start = after(entries[-1][0].decode())
 
+    async def batches(
+        self, start: str = "-", end: str = "+", *, batch: int = BATCH
+    ) -> AsyncGenerator[list[Entry], None]:
+        """The same entries in lists: while one is worked on, the server makes the next."""
+        coming: asyncio.Task[list[Entry]] | None = None
+        try:
+            entries = await self._batch(start, end, batch)
+            while len(entries) == batch:
+                start = after(entries[-1][0].decode())
+                coming = asyncio.create_task(self._batch(start, end, batch))
+                # One turn of the loop sends the question.
+                await asyncio.sleep(0)
+                yield entries
+                entries, coming = await coming, None
+            yield entries
+        finally:
+            # An answer that nobody took must not stay on the connection.
+            if coming is not None:
+                await asyncio.gather(coming, return_exceptions=True)
+
+    async def _batch(self, start: str, end: str, batch: int) -> list[Entry]:
+        with answered("the log"):
+            return await self._client.xrange(self._stream, start, end, count=batch)
+
     async def last_id_at(self, at_ms: int) -> str:
         """The ID of the last event recorded at or before `at_ms` by the server's clock.
 

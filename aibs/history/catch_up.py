@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -95,14 +96,14 @@ async def catch_up_all(
 
 async def read_on(log: Log, engine: Engine, until: str | None = None) -> int:
     """Fold what came since; how many events. Others have their turn between batches."""
-    count = 0
-    start = "-" if engine.position.seq == 0 else after(engine.position.last_id)
-    async for event in log.read(start, until or "+", batch=BATCH):
-        engine.apply(event)
-        count += 1
-        if count % BATCH == 0:
+    position = engine.position
+    before = position.events
+    start = "-" if position.seq == 0 else after(position.last_id)
+    async with aclosing(log.batches(start, until or "+", batch=BATCH)) as batches:
+        async for entries in batches:
+            engine.apply_entries(entries)
             await asyncio.sleep(0)
-    return count
+    return engine.position.events - before
 
 
 async def follow(

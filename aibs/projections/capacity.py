@@ -21,7 +21,8 @@ class NodeCapacity:
     """One node at one moment. Bytes are None where they are not known.
 
     `free_bytes` is what budget leaves beside foreign and leased models, below 0 where the budget
-    shrank; `slots_draining` are part of `slots_used`; `closed_by` has reason codes.
+    shrank; `slots_draining` are part of `slots_used`; `closed_by` has reason codes; `evidence` is
+    what the newest grant there relied on.
     """
 
     node_id: str
@@ -191,7 +192,7 @@ class Capacity(Fold):
             "event_id": event.id,
         }
 
-    def _acquired(self, event: Event, data: dict[str, Any]) -> None:
+    def _acquired(self, _event: Event, data: dict[str, Any]) -> None:
         lease = data["lease"]
         node_id, lease_id = lease["node_id"], lease["lease_id"]
         node = self._node(node_id, lease["base_url"])
@@ -201,7 +202,7 @@ class Capacity(Fold):
             "drain_ms": lease["drain_ms"],
             "base_url": lease["base_url"],
         }
-        node["evidence"] = {"event_id": event.id, "at_ms": event.at_ms, **data["evidence"]}
+        node["evidence"] = data["evidence"]
         self._where[lease_id] = node_id
 
     def _end(self, lease_id: str) -> tuple[dict[str, Any], dict[str, Any]] | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -21,6 +20,12 @@ Inner = Callable[[Any], None]
 """Looks into a value whose own kind is right. Raises Damaged."""
 
 Kinds = frozenset[type]
+
+_Look = tuple[str, Inner, bool]
+"""A field to look into, how, and whether even when it is empty."""
+
+OUTLINES_MAX = 256
+"""A damaged log has no end of them."""
 
 PRIORITIES = ("high", "normal", "low")
 
@@ -33,64 +38,48 @@ class Shape:
     """What a JSON object must hold."""
 
     def __init__(self, model: type[BaseModel]) -> None:
-        self._names: list[str] = []
-        self._kinds: list[Kinds] = []
-        self._inner: list[tuple[int, Inner]] = []
-        self._optional: list[tuple[str, Kinds, Inner | None]] = []
-        for name, field in model.model_fields.items():
-            kinds, inner = _part(field.annotation)
-            if not field.is_required():
-                self._optional.append((name, kinds, inner))
-                continue
-            if inner is not None:
-                self._inner.append((len(self._names), inner))
-            self._names.append(name)
-            self._kinds.append(kinds)
-        self._single = len(self._names) == 1
-        self._get = itemgetter(*self._names)
-        self._required = len(self._names)
-        self._good: set[tuple[type, ...]] = set()
+        self._fields: dict[str, tuple[bool, Kinds, Inner | None]] = {
+            name: (field.is_required(), *_part(field.annotation))
+            for name, field in model.model_fields.items()
+        }
+        self._known: dict[tuple[tuple[str, ...], tuple[type, ...]], tuple[_Look, ...]] = {}
 
     def check(self, data: dict[str, Any]) -> None:
         """Raises Damaged, naming the field."""
         try:
-            values = (self._get(data),) if self._single else self._get(data)
-        except KeyError as error:
-            raise Damaged(f"{error.args[0]} is missing") from error
-        except TypeError as error:
+            # Names and kinds together: the same in nearly every event of a type.
+            outline = (tuple(data), tuple(map(type, data.values())))
+            looks = self._known[outline]
+        except KeyError:
+            looks = self._judge(data)
+            if len(self._known) >= OUTLINES_MAX:
+                self._known.clear()
+            self._known[outline] = looks
+        except (TypeError, AttributeError) as error:
             raise Damaged("the data is not an object") from error
-        kinds = tuple(map(type, values))
-        if kinds not in self._good:
-            self._judge(kinds)
-        for position, inner in self._inner:
-            value = values[position]
-            if value is not None:
-                try:
-                    inner(value)
-                except Damaged as error:
-                    raise Damaged(f"{self._names[position]}: {error}") from error
-        if len(data) > self._required:
-            self._check_optional(data)
-
-    def _judge(self, kinds: tuple[type, ...]) -> None:
-        for name, allowed, kind in zip(self._names, self._kinds, kinds, strict=True):
-            if allowed and kind not in allowed:
-                raise Damaged(f"{name} is {_kind_name(kind)}")
-        # As many as there are ways to leave nullable fields null: few, and bounded by the model.
-        self._good.add(kinds)
-
-    def _check_optional(self, data: dict[str, Any]) -> None:
-        for name, allowed, inner in self._optional:
-            if name not in data:
-                continue
+        for name, inner, always in looks:
             value = data[name]
-            if allowed and type(value) not in allowed:
-                raise Damaged(f"{name} is {_kind_name(type(value))}")
-            if inner is not None and value is not None:
+            if value or always:
                 try:
                     inner(value)
                 except Damaged as error:
                     raise Damaged(f"{name}: {error}") from error
+
+    def _judge(self, data: dict[str, Any]) -> tuple[_Look, ...]:
+        """What remains to be looked into, where every field is there and of its kind."""
+        looks: list[_Look] = []
+        for name, (required, kinds, inner) in self._fields.items():
+            if name not in data:
+                if required:
+                    raise Damaged(f"{name} is missing")
+                continue
+            kind = type(data[name])
+            if kinds and kind not in kinds:
+                raise Damaged(f"{name} is {_kind_name(kind)}")
+            if inner is not None and kind is not type(None):
+                # An empty list has nothing inside; an empty object lacks what it must hold.
+                looks.append((name, inner, kind is dict))
+        return tuple(looks)
 
 
 def _kind_name(kind: type) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,6 +42,24 @@ async def test_a_range_spans_batches_and_keeps_its_ends(
     assert [e.seq async for e in log.read(f"({ids[2]}", ids[5], batch=2)] == [4, 5, 6]
     assert [e.seq for e in await log.newest(3)] == [23, 24, 25]
     assert await log.length() == 25
+    await client.aclose()
+
+
+@in_loop
+async def test_lists_of_entries_are_the_range_and_leave_no_answer_on_the_connection(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    client, log, stream = await _log(valkey_url, namespace, tmp_path)
+    ids = [await _add(client, stream, n, n) for n in range(1, 26)]
+    lists = [[entry[0].decode() for entry in one] async for one in log.batches(batch=7)]
+    assert [len(one) for one in lists] == [7, 7, 7, 4]
+    assert [entry_id for one in lists for entry_id in one] == ids
+    async with contextlib.aclosing(log.batches(batch=3)) as batches:
+        async for _ in batches:
+            break
+    assert await log.length() == 25, "the next answer is the next question's"
+    whole = [len(one) async for one in log.batches(f"({ids[3]}", ids[10], batch=7)]
+    assert whole == [7, 0]
     await client.aclose()
 
 

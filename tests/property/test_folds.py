@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aibs.codec import dumps, loads
+from aibs.errors import CorruptLog
 from aibs.eventstore.events import EVENT_TYPES, Event, Unreadable, decode
 from aibs.eventstore.events.registry import UPCASTERS
 from aibs.projections import Coordination, Engine, UnusableDocument, digest, fold
@@ -213,6 +214,52 @@ def test_whatever_a_damaged_log_says_no_fold_crashes(histories: list[list[Event]
         _read(folds, events)
         again = _stored_and_back(folds)
         assert _digests(again) == _digests(folds)
+
+
+def _entry(event: Event) -> tuple[bytes, dict[bytes, bytes]]:
+    """The event as the log stores it."""
+    return event.id.encode(), {
+        b"type": event.type.encode(),
+        b"v": str(event.version).encode(),
+        b"seq": str(event.seq).encode(),
+        b"at_ms": str(event.at_ms).encode(),
+        b"actor": event.actor.encode(),
+        b"fence": b"" if event.fence is None else str(event.fence).encode(),
+        b"token": b"" if event.token is None else event.token.encode(),
+        b"data": dumps(event.data),
+    }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_folding_stored_entries_is_folding_their_events(
+    histories: list[list[Event]], seed: int
+) -> None:
+    chance = random.Random(seed)
+    events = []
+    for event in histories[seed]:
+        roll = chance.random()
+        if roll < 0.05:
+            events.append(replace(event, data={"damaged": _damage(chance, event.data)}))
+        elif roll < 0.08:
+            events.append(replace(event, type="SomethingNew"))
+        elif roll < 0.98:
+            events.append(event)
+    if seed == 3:
+        events[-5] = replace(events[-5], version=2)
+    kinds = [kind for name, kind in FOLDS.items() if name != "timeline"]
+    one_by_one, stored = Engine.joining([k() for k in kinds]), Engine.joining([k() for k in kinds])
+    one_by_one.apply_all(events)
+    begun = 0
+    while begun < len(events):
+        end = begun + chance.randrange(1, 40)
+        stored.apply_entries(map(_entry, events[begun:end]))
+        assert stored.position.last_id == events[min(end, len(events)) - 1].id
+        begun = end
+    for left, right in zip(one_by_one.folds, stored.folds, strict=True):
+        assert digest(left) == digest(right)
+    assert one_by_one.position.unread > 3
+    with pytest.raises(CorruptLog):
+        stored.apply_entries([(b"1-1", {b"type": b"OwnerElected"})])
 
 
 def test_a_newer_version_stops_the_folds_of_its_type_and_no_other(
