@@ -202,15 +202,13 @@ def build(name: str, overrides: Mapping[str, str] | None = None, server: str = "
     _resolve(("int", *header.includes), overrides or {}, order, ())
     early, late = _bindings(header)
     flags = f" flags={','.join(header.flags)}" if header.flags else ""
-    # The numbers are checked first of all, so that the includes may name them too.
-    checks = _enclosed(order.pop("int"))
     about = f"local text_server, check_server = '{server}', ARGV[1] == '{CHECK}'"
     names = {f"{key}_key": f"KEYS[{i}]" for i, key in enumerate(header.keys, 1)}
-    for include in (source("include/int.lua"), *order.values()):
+    for include in order.values():
         names |= {name: f"shared.{name}" for name in parse_header(include).exports}
-    parts = _needed([*order.values()], body)
-    rest = "\n".join([checks, late, *map(_enclosed, parts), body])
-    rest = _rename(rest, names)
+    whole, *parts = map(_enclosed, _needed([order.pop("int"), *order.values()], late + body))
+    # The numbers are checked first of all, so that the includes may name them too.
+    rest = _rename("\n".join([whole, late, *parts, body]), names)
     # Made with room for all of its fields: a table that grows is laid out anew each time.
     fields = ", ".join(f"{name} = false" for name in sorted(set(_SHARED.findall(rest))))
     shared = f"local shared = {{ {fields} }}"

@@ -140,3 +140,11 @@ def test_an_include_that_includes_itself_is_refused() -> None:
 def test_a_script_is_the_same_text_every_time() -> None:
     for name in script_names():
         assert build(name).sha == packaged(name).sha
+
+
+@pytest.mark.parametrize("name", script_names())
+def test_a_script_carries_no_function_that_it_cannot_come_to(name: str) -> None:
+    """Each call of a script creates all functions of its text."""
+    code = re.sub(r"--[^\n]*|\w+ = false[,\s]", "", build(name).text)
+    made = re.findall(r"^(?:local )?function (?:shared\.)?(\w+)\(", code, re.MULTILINE)
+    assert [one for one in made if len(re.findall(rf"\b{one}\b", code)) < 2] == []

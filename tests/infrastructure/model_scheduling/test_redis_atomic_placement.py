@@ -226,9 +226,36 @@ def test_of_equally_free_nodes_the_warm_one_is_taken(world: World, ask: Asking) 
     assert (lease.node_id, lease.warm) == ("box-e", True)
 
 
+def test_of_equally_free_cold_nodes_the_one_with_less_at_work_is_taken(
+    world: World, ask: Asking
+) -> None:
+    world.declare(fleet(1, boxes=(("box-c", 120, 3), ("box-e", 120, 3))))
+    world.observe("box-c")
+    world.observe("box-e", (resident("tenant", 75, own=False),))
+    assert ask.lease(1, LARGE).node_id == "box-c"
+    assert ask.lease(2, SMALL).node_id == "box-e"
+    # Two slots are free on each, and box-c has more room: 40 GB against 35.
+    assert ask.lease(3, MEDIUM).node_id == "box-e"
+
+
+def test_equal_nodes_take_turns(world: World, ask: Asking) -> None:
+    world.declare(fleet(1, boxes=(("box-c", 104, 2), ("box-e", 104, 2))))
+    world.observe_all()
+    taken = []
+    for number in range(4):
+        lease = ask.lease(number, SMALL)
+        taken.append(lease.node_id)
+        # Nothing was loaded: both are as they were.
+        ask.give_back(lease, "cancelled")
+    assert taken == ["box-c", "box-e", "box-c", "box-e"]
+
+
 def test_a_cold_load_lists_the_fewest_idle_models_to_unload(world: World, ask: Asking) -> None:
     left = (resident(key_of("small:7b"), 10), resident(key_of("medium:30b"), 30))
-    held = [ask.lease(1, f"mr|{key_of('medium:30b')}|deep"), *(ask.lease(n, SMALL) for n in (2, 3, 4))]
+    held = [
+        ask.lease(1, f"mr|{key_of('medium:30b')}|deep"),
+        *(ask.lease(n, SMALL) for n in (2, 3, 4)),
+    ]
     world.observe("box-c", left)
     for one in held:
         ask.give_back(one)
@@ -262,6 +289,18 @@ def test_a_model_left_by_our_own_lease_is_idle_and_not_anothers(world: World, as
     later(world, 3_000)
     world.observe("box-c", moved)
     assert ask.lease(2, LARGE).unload_first == (key_of("medium:30b"),)
+
+
+def test_an_idle_model_whose_keep_alive_moves_is_in_use_by_others(
+    world: World, ask: Asking
+) -> None:
+    lease = ask.lease(1, f"mr|{key_of('medium:30b')}|deep")
+    ask.give_back(lease)
+    for ms, expires_at_ms in ((100, 1_000_000), (3_000, 1_000_000), (3_000, 1_003_000)):
+        later(world, ms)
+        held = resident(key_of("medium:30b"), 30, expires_at_ms=expires_at_ms)
+        world.observe("box-c", (held,))
+    assert reasons(ask(2, f"mr|{key_of('large:70b')}|deep")) == {"box-c": "no_memory"}
 
 
 # --- repeats, cancels, ends
@@ -459,16 +498,48 @@ def test_requests_for_the_resident_model_pass_within_their_bound(world: World, a
     assert isinstance(ask(2, LARGE, wait_ms=10 * WAIT_MS), Granted)
 
 
+def test_a_younger_request_takes_only_what_fits_beside_a_reservation(
+    world: World, ask: Asking
+) -> None:
+    world.declare(fleet(1, boxes=(("box-c", 85, 3),)))
+    world.observe("box-c")
+    ask.lease(1, MEDIUM)
+    ask(2, LARGE, wait_ms=WAIT_MS)
+    # Its 10 GB would fit now, and not beside the 80 GB of the one that came first.
+    assert reasons(ask(3, SMALL)) == {"box-c": "reserved"}
+
+
+def test_who_stood_first_for_long_waits_for_no_least_stay(world: World, ask: Asking) -> None:
+    world.declare(fleet(1, boxes=(("box-c", 90, 1),)))
+    world.observe("box-c")
+    held = ask.lease(1, SMALL)
+    ask(2, LARGE, wait_ms=WAIT_MS, priority="high")
+    ask(3, SMALL, wait_ms=WAIT_MS)
+    warm = (resident(key_of("small:7b"), 30),)
+    for second in range(7, LIMITS.swap_max_ms // 1000 + 7, 7):
+        later(world, 7_000)
+        _keep(world, [held], (2, 3))
+        # The model came late: at the end it has been there for less than its least stay.
+        world.observe("box-c", warm if second > 50 else ())
+    ask.give_back(held)
+    later(world, 10)
+    world.observe("box-c", warm)
+    assert isinstance(ask(2, LARGE, wait_ms=WAIT_MS, priority="high"), Granted)
+
+
 def test_a_model_that_others_wait_for_is_not_swapped_out_before_its_least_stay(
     world: World, ask: Asking
 ) -> None:
     world.declare(fleet(1, boxes=(("box-c", 90, 1),)))
+    world.observe("box-c")
+    held = ask.lease(1, SMALL)
     warm = (resident(key_of("small:7b"), 30),)
     world.observe("box-c", warm)
-    held = ask.lease(1, SMALL)
     ask(2, LARGE, wait_ms=WAIT_MS, priority="high")
     ask(3, SMALL, wait_ms=WAIT_MS)
     ask.give_back(held)
+    later(world, 10)
+    world.observe("box-c", warm)
     refused = ask(2, LARGE, wait_ms=WAIT_MS, priority="high")
     assert reasons(refused) == {"box-c": "no_memory"}
     for _ in range(5):
