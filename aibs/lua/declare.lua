@@ -70,9 +70,10 @@ for i = 1, #before, 2 do
     local node = load_node(node_id)
     if node and node.used > 0 and not urls[node_id] then
       -- Its leases go on: kept until the last has ended, and no look finds it.
-      node.undeclared = true
-      node.budget, node.slots, node.cordon, node.trip, node.reserved = nil, nil, nil, nil, nil
-      node.own, node.busy, node.going, node.observed_at = nil, nil, nil, 0
+      local kept = new_node(node_id, node.base_url)
+      kept.used, kept.params, kept.m, kept.drains = node.used, node.params, node.m, node.drains
+      kept.ended, kept.index, kept.undeclared = node.ended, node.index, true
+      records[node_id] = kept
       touch(node_id)
     else
       drop_node(node_id)

@@ -200,6 +200,17 @@ def test_an_observed_weight_above_the_declared_counts_for_a_day(world: World, as
 # --- who gets which node
 
 
+def test_of_a_node_that_left_the_fleet_and_returned_nothing_seen_before_counts(
+    world: World, ask: Asking
+) -> None:
+    ask.lease(1, f"mr|{key_of('medium:30b')}|deep")
+    world.observe("box-c", (resident(key_of("small:7b"), 13), resident(key_of("medium:30b"), 30)))
+    world.declare(fleet(1, boxes=(("box-e", 104, 3),)))
+    world.declare(fleet(2, boxes=(("box-c", 90, 2),)))
+    world.observe("box-c", (resident(key_of("medium:30b"), 30),))
+    assert ask.lease(2, SMALL).weight_bytes == 10 * GB
+
+
 def test_a_hundred_requests_within_one_poll_interval_spread_evenly(
     world: World, ask: Asking
 ) -> None:
