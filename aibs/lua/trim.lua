@@ -94,7 +94,6 @@ if removed == 0 or removed >= #entries then
 end
 
 local first_id = entries[removed + 1][1]
-pool_changes = { 'trimmed_id', last, 'trimmed_seq', int_text(last_seq) }
 append('LogTrimmed', 1, fence, nil, '{"snapshot_id":' .. json_text(snapshot_id)
   .. ',"first_id":' .. json_text(first_id) .. ',"upto_id":' .. json_text(last)
   .. ',"upto_seq":' .. json_int(last_seq) .. ',"removed":' .. json_int(removed)
