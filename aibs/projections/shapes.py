@@ -174,7 +174,8 @@ def _declared(data: dict[str, Any]) -> None:
             if type(node.get(name)) is not str:
                 raise Damaged(f"fleet: a node's {name} is missing or not text")
         for name in _NODE_NUMBERS:
-            if type(node.get(name, 0)) is not int:
+            # A budget that nobody declared is null.
+            if type(node.get(name)) not in (int, type(None)):
                 raise Damaged(f"fleet: a node's {name} is not a whole number")
 
 

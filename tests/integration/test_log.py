@@ -54,10 +54,12 @@ async def test_lists_of_entries_are_the_range_and_leave_no_answer_on_the_connect
     lists = [[entry[0].decode() for entry in one] async for one in log.batches(batch=7)]
     assert [len(one) for one in lists] == [7, 7, 7, 4]
     assert [entry_id for one in lists for entry_id in one] == ids
+    connection = await client.client_id()
     async with contextlib.aclosing(log.batches(batch=3)) as batches:
         async for _ in batches:
             break
     assert await log.length() == 25, "the next answer is the next question's"
+    assert await client.client_id() == connection, "nor did a connection have to go for it"
     whole = [len(one) async for one in log.batches(f"({ids[3]}", ids[10], batch=7)]
     assert whole == [7, 0]
     await client.aclose()

@@ -384,3 +384,19 @@ def test_every_type_of_event_has_a_shape() -> None:
     for type_ in EVENT_TYPES:
         with pytest.raises(Damaged):
             check_of(type_)({})
+
+
+def test_a_fleet_whose_budgets_nobody_declared_is_a_fleet() -> None:
+    node = {
+        "node_id": "box-c",
+        "base_url": "http://c",
+        "vram_budget_bytes": None,
+        "max_parallel_requests": None,
+        "memory": "unified",
+    }
+    data = {"revision": 0, "fingerprint": "f", "fleet": {"nodes": [node]}, "changes": []}
+    capacity = Capacity()
+    capacity.apply(Event("1-0", 1, 1000, "FleetDeclared", 1, "a", 1, None, data))
+    assert capacity.unread == 0, capacity.last_unread
+    found = capacity.node_at("box-c", 1000)
+    assert (found.budget_bytes, found.free_bytes, found.slots_free) == (None, None, None)
