@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aibs.clock import SystemClock
 from aibs.codec import dumps
 from aibs.errors import (
     CoordinationUnavailable,
@@ -36,12 +37,11 @@ from tests.integration.in_loop import in_loop, until
 from tests.kept_world import LONG_MS, MUCH, KeptWorld, folded
 from tests.property.placement_world import key_of, request
 from tests.tcp_proxy import TcpProxy
+from tests.valkey_server import ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from tests.valkey_server import ValkeyServer
 
 
 @pytest.fixture
@@ -651,3 +651,26 @@ async def test_a_trim_whose_answer_was_lost_is_done_and_told_once(
         finally:
             await client.aclose()
             await lossy.aclose()
+
+
+@in_loop
+async def test_a_log_on_a_cluster_is_kept_and_trimmed(tmp_path: Path) -> None:
+    with ValkeyServer(cluster=True) as server:
+        client = commands(await open_client(server.url, data_dir=tmp_path, purpose="write"))
+        keys = Keys("fleet")
+        pool = CoordinationPool(client, keys, "owner", recovery_ms=1)
+        log, snapshots = Log(client, keys), Snapshots(client, keys)
+        async with contextlib.aclosing(client):
+            term = await _filled(pool, 10)
+            keeper = Keeper(
+                pool, log, "owner", term.fence, KeepingRules(-LONG_MS, MUCH, 1), SystemClock()
+            )
+            await keeper.look()
+            assert keeper.kept == 1
+            (info,) = await snapshots.list()
+            assert keeper.removed == info.upto_seq - 1
+            with pytest.raises(TrimmedLog):
+                await check_anchor(client, keys, Anchor())
+            state = await catch_up(log, snapshots)
+            assert state.began == info.upto_id
+            assert state.ownership.fence == term.fence
