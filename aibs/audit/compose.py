@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aibs.audit.document import Coordination, HostReport, ModelReport, NodeReport, StampReport
+from aibs.audit.document import (
+    Coordination,
+    HostReport,
+    LogReport,
+    ModelReport,
+    NodeReport,
+    StampReport,
+)
 from aibs.codec import bytes_to_gb, rfc3339
 from aibs.eventstore.endpoint import redact
 
@@ -30,9 +37,26 @@ def coordination_of(configured: Configured, pool: PoolFacts | None) -> Coordinat
     )
 
 
+def log_of(pool: PoolFacts | None) -> LogReport | None:
+    """What was read of the log."""
+    log = pool.log if pool else None
+    if log is None:
+        return None
+    return LogReport(
+        last_id=log.last_id,
+        seq=log.seq,
+        snapshot_id=log.began,
+        consistent_with_live_state=log.error is None and not log.differences,
+        differences=list(log.differences),
+        error=log.error,
+    )
+
+
 def node_report(finding: NodeFinding, evidence: Evidence) -> NodeReport:
     """A node as the document tells it."""
     node, residency = finding.node, finding.residency
+    log = evidence.pool.log if evidence.pool and finding.configured else None
+    logged = log.nodes.get(node.node_id) if log else None
     budget = node.vram_budget_bytes
     return NodeReport(
         node_id=node.node_id,
@@ -52,6 +76,9 @@ def node_report(finding: NodeFinding, evidence: Evidence) -> NodeReport:
         memory=node.memory,
         configured=finding.configured,
         host_telemetry=_host(finding.host),
+        leases=list(logged.leases) if logged else None,
+        leased_bytes=logged.leased_bytes if logged else None,
+        slots_used=logged.slots_used if logged else None,
     )
 
 

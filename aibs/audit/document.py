@@ -65,6 +65,21 @@ class Coordination(_Part):
     """Where the pool is, without secrets."""
 
 
+class LogReport(_Part):
+    """The log that fleet, owner and leases were read from: `aibs replay --as-of` its `last_id`
+    shows the same.
+    """
+
+    last_id: str
+    seq: int
+    snapshot_id: str | None
+    """The event that the snapshot tells up to which reading began; null: the log's beginning."""
+    consistent_with_live_state: bool
+    differences: list[str]
+    error: str | None
+    """Why it could not be read; the live state stands in."""
+
+
 class ModelReport(_Part):
     """One entry of a node's list of resident models."""
 
@@ -127,6 +142,11 @@ class NodeReport(_Part):
     """False for a node given with --node-url."""
     host_telemetry: HostReport | None
     """Null where no telemetry URL is configured."""
+    leases: list[str] | None
+    """The living leases there, as the log tells; null where no log was read."""
+    leased_bytes: int | None
+    slots_used: int | None
+    """Slots of living leases, and of ended ones that drain."""
 
 
 class Suggestion(_Part):
@@ -185,6 +205,8 @@ class AuditDocument(_Part):
     gates: list[Gate]
     information: list[Information]
     coordination: Coordination
+    log: LogReport | None
+    """Null where there is no pool."""
     nodes: list[NodeReport]
     workers: list[WorkerReport]
     warmup: list[WarmupReport] | None

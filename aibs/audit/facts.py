@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from aibs.eventstore.state import FleetState, PoolState, Stamp, TermState
     from aibs.fleet import Fleet, Node
     from aibs.ollama.ownership import Residency
+    from aibs.projections.capacity import NodeCapacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,27 @@ class OtherPool:
 
 
 @dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What the log told: up to its event `last_id`, from the snapshot of `began` on (None: from its
+    beginning). `error` is why it could not be folded; `differences` is where the live state is not
+    what the log tells.
+    """
+
+    last_id: str
+    seq: int = 0
+    began: str | None = None
+    nodes: Mapping[str, NodeCapacity] = field(default_factory=dict)
+    differences: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PoolFacts:
     """What the coordination server and the pool say. `error` is None when they were read.
 
-    `other_pools_complete` is False where the server holds more keys than were looked through.
+    `fleet` and the term's owner are those of the log where that could be folded, so that what the
+    audit says of them can be replayed. `other_pools_complete` is False where the server holds more
+    keys than were looked through.
     """
 
     url: str
@@ -81,6 +99,7 @@ class PoolFacts:
     term: TermState | None = None
     fleet: FleetState | None = None
     stamps: Mapping[str, Stamp] = field(default_factory=dict)
+    log: LogFacts | None = None
     settings: ServerSettings = ServerSettings()
     other_pools: tuple[OtherPool, ...] = ()
     other_pools_complete: bool = True

@@ -33,6 +33,7 @@ def inform(
     if pool is not None and pool.reachable:
         told += _owner(pool)
         told += _pool_condition(pool)
+        told += _log(pool)
         told += _mismatch(pool, mismatch)
         told += _server_settings(pool.settings)
         told += _other_pools(pool, findings)
@@ -57,6 +58,21 @@ def _owner(pool: PoolFacts) -> list[Information]:
         since = f", elected {age(max(0, pool.now_ms - term.elected_at_ms))} ago"
     detail = f"{printable(term.owner or '')} owns the term with fence {term.fence}{since}."
     return [_tell("owner", "info", detail)]
+
+
+def _log(pool: PoolFacts) -> list[Information]:
+    """The log and the live state do not agree, or the log cannot be read."""
+    log = pool.log
+    if log is None:
+        return []
+    if log.error is not None:
+        detail = f"The log cannot be folded, and the live state stands in: {printable(log.error)}"
+        return [_tell("log", "warning", detail)]
+    if not log.differences:
+        return []
+    more = f" (and {len(log.differences) - 1} more)" if len(log.differences) > 1 else ""
+    detail = f"The live state is not what the log tells: {printable(log.differences[0])}{more}"
+    return [_tell("log", "warning", f"{detail} `aibs replay --verify` lists them.")]
 
 
 def _pool_condition(pool: PoolFacts) -> list[Information]:

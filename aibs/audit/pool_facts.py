@@ -8,19 +8,35 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from redis.exceptions import RedisError
 
-from aibs.audit.facts import OtherPool, PoolFacts, ServerSettings
+from aibs.audit.facts import LogFacts, OtherPool, PoolFacts, ServerSettings
 from aibs.audit.wording import printable
-from aibs.errors import AibsError, Broken, CoordinationUnavailable, UnsupportedServer
+from aibs.errors import (
+    AibsError,
+    Broken,
+    CoordinationUnavailable,
+    CorruptLog,
+    TruncatedLog,
+    UnsupportedServer,
+)
 from aibs.eventstore.commands import Commands
 from aibs.eventstore.connection import build_client, open_client
 from aibs.eventstore.endpoint import parse_url
 from aibs.eventstore.keys import POOL_KEY_PATTERN, Keys, namespace_of_pool_key
+from aibs.eventstore.log import Log
+from aibs.eventstore.placement_state import PlacementState
 from aibs.eventstore.server_check import server_info
-from aibs.eventstore.state import LiveState
+from aibs.eventstore.snapshots import Snapshots
+from aibs.eventstore.state import FleetState, LiveState
 from aibs.fleet import Fleet
+from aibs.history import catch_up_all
+from aibs.history.agreement import differences_of
+from aibs.projections.capacity import Capacity
+from aibs.projections.coordination import Coordination
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from aibs.eventstore.placement_state import LiveParts
 
 CONNECT_TIMEOUT_S = 2.0
 READ_TIMEOUT_S = 10.0
@@ -86,18 +102,20 @@ async def _unsupported(url: str, shown: str, refusal: UnsupportedServer) -> Pool
 async def _read(client: Reader, shown: str, keys: Keys) -> PoolFacts:
     where = _where(client, keys)
     server = server_info(await client.info("server", **where))
-    live = LiveState(client, keys)
+    parts = await PlacementState(client, keys).read_all()
     facts = PoolFacts(
         shown,
         server=server.name,
         version=server.version,
         supported=server.supported,
         run_id=server.run_id or None,
-        pool=await live.pool(),
-        term=await live.term(),
-        fleet=await live.fleet(),
-        stamps=await live.stamps(),
+        pool=parts.pool,
+        term=parts.term,
+        fleet=parts.fleet,
+        stamps=parts.stamps,
     )
+    if parts.pool is not None:
+        facts = await _as_the_log_tells(facts, client, keys, parts)
     # After the stamps, so that none of them seems to lie in the future.
     seconds, micros = await _time(client, where)
     settings = await _settings(client, where)
@@ -108,6 +126,48 @@ async def _read(client: Reader, shown: str, keys: Keys) -> PoolFacts:
         settings=settings,
         other_pools=others,
         other_pools_complete=complete,
+    )
+
+
+async def _as_the_log_tells(
+    facts: PoolFacts, client: Reader, keys: Keys, parts: LiveParts
+) -> PoolFacts:
+    """The fleet, the owner and each node's leases by the fold of the log; what passes with time
+    alone (a deadline, a stamp's age) by the live state.
+    """
+    assert parts.pool is not None
+    last_id = parts.pool.last_id
+    try:
+        reading = await catch_up_all(
+            Log(client, keys), Snapshots(client, keys), (Coordination, Capacity), until=last_id
+        )
+    except (CorruptLog, TruncatedLog) as error:
+        return replace(facts, log=LogFacts(last_id, error=str(error)))
+    folded, capacity = reading.folds
+    assert isinstance(folded, Coordination)
+    assert isinstance(capacity, Capacity)
+    owner, declared = folded.ownership, folded.declared
+    return replace(
+        facts,
+        term=facts.term
+        and replace(
+            facts.term, owner=owner.owner, fence=owner.fence, elected_at_ms=owner.elected_at_ms
+        ),
+        fleet=None
+        if declared.document is None
+        else FleetState(
+            declared.revision or 0,
+            declared.fingerprint or "",
+            declared.document,
+            declared.event_id or "",
+        ),
+        log=LogFacts(
+            last_id,
+            folded.seq,
+            None if reading.began is None else reading.began.upto_id,
+            {node.node_id: node for node in capacity.at(parts.now_ms)},
+            tuple(differences_of(parts, folded)),
+        ),
     )
 
 

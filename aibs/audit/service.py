@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aibs.audit import suggestions as weights
 from aibs.audit import workers
-from aibs.audit.compose import coordination_of, node_report
+from aibs.audit.compose import coordination_of, log_of, node_report
 from aibs.audit.document import SCHEMA, AuditDocument
 from aibs.audit.facts import Configured, Evidence, PoolFacts, Timing
 from aibs.audit.gates import judge, ready
@@ -223,6 +223,7 @@ def compose(
         gates=gates,
         information=inform(configured, pool, findings, mismatch=mismatch_of(pool, fleet)),
         coordination=coordination_of(configured, pool),
+        log=log_of(pool),
         nodes=[node_report(finding, evidence) for finding in findings],
         workers=worker_reports,
         warmup=None if warmup is None else list(warmup),

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 from aibs.codec import rfc3339
 from aibs.errors import CoordinationUnavailable
 from aibs.eventstore.placement_state import PlacementState
-from aibs.projections.leaks import Leaks
+from aibs.history.agreement import differences_of
 from aibs.replay.entries import order
 from aibs.replay.folding import Folded
-from aibs.replay.source import LiveSource
+from aibs.replay.source import LiveSource, behind
 from aibs.replay.verify import Verifier, VerifyDocument
-from aibs.reports.agreement import differences_of
-from aibs.reports.moment import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,10 +32,10 @@ async def verify(source: Source) -> VerifyDocument:
     """The document. The live state is read first, and the log up to the event that it is of."""
     live = await _live_parts(source) if isinstance(source, LiveSource) else None
     live_to = None if live is None or live.pool is None else order(live.pool.last_id)
-    base = await source.base(None) if not source.live else None
+    base = await source.beginning()
     snapshot_id = None if base is None else base.last_id
     verifier, folded = Verifier(base), Folded(base)
-    async for item in source.items():
+    async for item in source.items(behind(base)):
         verifier.feed(item)
         # What was written since is checked, and is no part of the state that was read.
         if live_to is None or item.id is None or order(item.id) <= live_to:
@@ -91,8 +89,7 @@ def _differences(live: LiveParts, folded: Folded) -> Iterator[tuple[str | None, 
         parted = ", ".join(name for name in here if here[name] != told[name])
         if parted:
             yield event_id, f"The {what} is live otherwise than the log tells: {parted}."
-    moment = Moment(live, state, Leaks(since_ms=live.now_ms), live.now_ms)
-    for sentence in differences_of(moment):
+    for sentence in differences_of(live, state):
         yield pool.last_id, sentence
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import Field
 
 from aibs.codec import rfc3339
-from aibs.reports.agreement import differences_of, residency_notes
+from aibs.history.agreement import differences_of, residency_notes
 from aibs.reports.part import Part, Timestamp
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def leaks_document(moment: Moment, *, heartbeat_ms: int) -> LeaksDocument:
     states = Counter(lease.state for lease in living)
     expired = sum(lease.end == "expired" for lease in ended)
     leaked = [lease.document.lease_id for lease in moment.leaks.unacknowledged()]
-    differences = differences_of(moment)
+    differences = differences_of(moment.live, moment.folded)
     return LeaksDocument(
         generated_at=rfc3339(live.now_ms),
         since=rfc3339(moment.since_ms),

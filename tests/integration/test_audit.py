@@ -17,6 +17,8 @@ import pytest
 from aibs.audit.document import AuditDocument
 from aibs.codec import loads
 from aibs.ollama.sim import SimModel, SimServer, SimSpec
+from aibs.placement import open_placer
+from aibs.settings import load
 from tests.integration.in_loop import in_loop
 from tests.monitor_process import MonitorProcess, environment, watch
 from tests.valkey_server import ValkeyServer, free_port
@@ -54,6 +56,9 @@ READ_COMMANDS = {
     "client",
     "info",
     "hgetall",
+    "zrange",
+    "multi",
+    "exec",
     "get",
     "time",
     "config",
@@ -76,8 +81,15 @@ async def audit(
 ) -> tuple[int, str, str]:
     """Run it as a process. Returns its exit status, output and messages."""
     command = ["audit"] if module == "aibs" else []
+    return await run(settings, directory, *command, *arguments, module=module)
+
+
+async def run(
+    settings: Mapping[str, str], directory: Path, *arguments: str, module: str = "aibs"
+) -> tuple[int, str, str]:
+    """A command's exit status, output and messages."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, *command, *arguments),
+        *(sys.executable, "-m", module, *arguments),
         env={**os.environ, **settings},
         cwd=directory,
         stdout=asyncio.subprocess.PIPE,
@@ -163,6 +175,46 @@ async def test_the_audit_writes_no_key_and_moves_no_model(tmp_path: Path) -> Non
             for index in range(len(NAMES)):
                 methods = {method for method, _ in nodes.node(index).log}
                 assert methods == {"GET"}
+
+
+@in_loop
+async def test_leases_owner_and_fleet_are_what_the_log_tells_and_a_difference_is_said(
+    tmp_path: Path,
+) -> None:
+    with ValkeyServer() as server:
+        async with SimServer(SPECS) as nodes:
+            settings = fleet(server.url, "told", nodes)
+            pool, close = await watch(server.url, "told", tmp_path)
+            with MonitorProcess(settings, tmp_path, "a") as monitor:
+                elected = await pool.owner_of(monitor)
+                await pool.observed_under(elected.fence or 0, NAMES)
+                asking = settings | {"AIBS_MODEL_CLUSTER_ENABLED": "true"}
+                async with (
+                    open_placer(load(asking, None)) as placer,
+                    placer.lease(model="llama3:8b") as lease,
+                ):
+                    _, document = await audit_json(settings, tmp_path)
+                    held = {node["node_id"]: node for node in document["nodes"]}[lease.node_id]
+                    assert held["leases"] == [lease.lease_id]
+                    assert (held["leased_bytes"], held["slots_used"]) == (7 * GB, 1)
+                    log = document["log"]
+                    assert (log["consistent_with_live_state"], log["differences"]) == (True, [])
+                    _, out, _ = await run(
+                        settings, tmp_path, "replay", "--as-of", log["last_id"], "--json"
+                    )
+                    as_of = loads(out)
+                    told = {node["node_id"]: node["leases"] for node in as_of["nodes"]}
+                    assert told[lease.node_id] == [lease.lease_id]
+                    # Somebody's hand in the live state.
+                    with contextlib.closing(server.client()) as hand:
+                        hand.hset("{aibs:told}:cordons", "box-c", '{"why":"by hand"}')
+                        _, document = await audit_json(settings, tmp_path)
+                        hand.hdel("{aibs:told}:cordons", "box-c")
+                    assert not document["log"]["consistent_with_live_state"]
+                    assert "cordon" in document["log"]["differences"][0]
+                    warned = [one["name"] for one in document["information"]]
+                    assert "log" in warned
+            await close()
 
 
 @contextlib.contextmanager

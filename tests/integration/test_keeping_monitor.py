@@ -15,8 +15,8 @@ from aibs.eventstore.keys import Keys
 from aibs.eventstore.pool import CoordinationPool
 from aibs.eventstore.snapshots import Snapshots
 from aibs.history import catch_up
+from aibs.history.agreement import differences_of
 from aibs.ollama.sim import SimModel, SimServer, SimSpec
-from aibs.reports.agreement import differences_of
 from aibs.reports.moment import PoolReader
 from tests.integration.in_loop import in_loop, until
 from tests.monitor_process import MonitorProcess, environment, watch
@@ -94,7 +94,7 @@ async def test_a_monitor_on_a_long_log_keeps_a_state_trims_and_is_never_late(
                 assert "NodeHealthChanged" not in kinds, "no poll was late"
                 assert [e.type for e in events].count("OwnerElected") == 1, "nor a renewal"
                 moment = await PoolReader(client, keys).moment(3_600_000)
-                assert differences_of(moment) == []
+                assert differences_of(moment.live, moment.folded) == []
                 first.signal(signal.SIGKILL)
                 with MonitorProcess(settings, tmp_path, "b") as second:
                     later = await pool.owner_of(second, above=owner.fence or 0)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aibs.eventstore.placement_state import LiveParts
-    from aibs.reports.moment import Moment
+    from aibs.projections.coordination import Coordination
 
 DIFFERENCES_MAX = 32
 
@@ -26,9 +26,8 @@ class Note:
     detail: str
 
 
-def differences_of(moment: Moment) -> list[str]:
+def differences_of(live: LiveParts, folded: Coordination) -> list[str]:
     """Where the fold of the log and the live state part, a sentence each."""
-    live, folded = moment.live, moment.folded
     found: list[str] = []
     if folded.unread:
         found.append(
