@@ -131,6 +131,10 @@ class CoordinationPool:
         self.known_fence = max(self.known_fence, opened.fence)
         return opened
 
+    def heard_of(self, fence: int) -> None:
+        """Remember a fence that the server told of: one that knows a lower one lost writes."""
+        self.known_fence = max(self.known_fence, fence)
+
     async def close_cleanly(self) -> bool:
         """Record that the server stops with nothing in flight; False when something is."""
         closed: bool = await self._run("close", {"actor": self.actor})

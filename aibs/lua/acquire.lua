@@ -14,9 +14,7 @@ local refusal = read_pool()
 if refusal then
   return refusal
 end
-if known_fence > pool_fence then
-  suspect('fence_regressed', recovery_ms_of_pool())
-end
+mind_fence(known_fence, pool_fence)
 
 local function answer_lease(id)
   local _, text = lease_of(id)

@@ -19,9 +19,7 @@ if term.attempt == attempt then
   end
   return { 'ok', int_text(term.fence), int_text(term.deadline_ms - now), int_text(now) }
 end
-if known_fence > term.fence then
-  suspect('fence_regressed', recovery_ms_of_pool())
-end
+mind_fence(known_fence, term.fence)
 if term.owner ~= '' then
   -- Who stands by is told to people only.
   redis.call('ZADD', standbys_key, int_text(now), owner)

@@ -1,5 +1,6 @@
 -- Renews leases of one holder, each for its own TTL from now. One that is over is ended there and
--- then, and told so. For each lease follow: lease_id token.
+-- then, and told so. For each lease follow: lease_id token. Answers the newest fence too, so that
+-- holders know a server that forgot it.
 -- Flags: allow-oom
 -- Include: pool lease
 -- Keys: pool owner log leases deadlines drains requests ended_until capacity open trips marks
@@ -11,9 +12,7 @@ local refusal = read_pool()
 if refusal then
   return refusal
 end
-if known_fence > pool_fence then
-  suspect('fence_regressed', recovery_ms_of_pool())
-end
+mind_fence(known_fence, pool_fence)
 
 local words, renewed, overdue = {}, {}, {}
 for i = first_renewals, #ARGV, 2 do
@@ -50,4 +49,4 @@ for _, over in ipairs(overdue) do
   end_overdue(over[1], over[2])
 end
 flush_nodes()
-return { 'ok', int_text(now), words }
+return { 'ok', int_text(now), int_text(pool_fence), words }

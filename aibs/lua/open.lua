@@ -43,9 +43,7 @@ else
     redis.call('HSET', pool_key, 'recovery_ms', int_text(recovery_ms))
   end
   read_term()
-  if known_fence > term.fence then
-    suspect('fence_regressed', recovery_ms_of_pool())
-  end
+  mind_fence(known_fence, term.fence)
 end
 
 local fence = redis.call('HGET', owner_key, 'fence') or '0'

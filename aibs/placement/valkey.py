@@ -7,7 +7,7 @@ full script decides.
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from aibs.codec import dumps, loads
@@ -64,6 +64,7 @@ class ValkeyBackend:
         self._clock = clock
         self._clients = clients
         self._waiting: set[str] = set()
+        self._introduced: tuple[Session, str] | None = None
         self._order = {
             "staleness_ms": limits.staleness_ms,
             "swap_min_ms": limits.swap_min_ms,
@@ -116,6 +117,8 @@ class ValkeyBackend:
             {"holder": holder, "known_fence": self._pool.known_fence},
             [text for lease in leases for text in (lease.lease_id, lease.token)],
         )
+        self._pool.heard_of(int(answer.texts[1]))
+        await self._introduce_again()
         return [_beat(lease, word) for lease, word in zip(leases, answer.words, strict=True)]
 
     async def release(self, lease: Lease, outcome: Outcome, *, call_id: str) -> Released:
@@ -193,7 +196,15 @@ class ValkeyBackend:
         while True:
             answer = await self._pool.call("session", own, dead)
             if int(answer.texts[1]) < REAPED_A_CALL:
+                self._introduced = (session, self._pool.known_pool_id)
                 return
+
+    async def _introduce_again(self) -> None:
+        """A pool that was made anew does not know the holder. Tried again at the next heartbeat."""
+        if self._introduced is None or self._introduced[1] == self._pool.known_pool_id:
+            return
+        with suppress(AibsError):
+            await self.open_session(self._introduced[0])
 
     async def wakes(self) -> AsyncIterator[frozenset[str]]:
         """Request keys that the log names; one whose reading fails goes on from the log's end."""

@@ -34,9 +34,6 @@ local function check_fence(script, owner, fence)
   if owner ~= '' and term.owner == owner and term.fence == fence then
     return nil
   end
-  -- A fence that this server never granted: it has lost the election that granted it.
-  if fence > term.fence then
-    suspect('fence_regressed', recovery_ms_of_pool())
-  end
+  mind_fence(fence, term.fence)
   return reject(script, owner, fence)
 end

@@ -1,5 +1,5 @@
 -- Include: term
--- Exports: STATE_VERSION pool_id pool_state pool_epoch pool_frees pool_cursor pool_arrivals pool_fence pool_nodes pool_waiting server_run_id suspect reopen recovery_ms_of_pool read_pool
+-- Exports: STATE_VERSION pool_id pool_state pool_epoch pool_frees pool_cursor pool_arrivals pool_fence pool_nodes pool_waiting server_run_id suspect reopen recovery_ms_of_pool mind_fence read_pool
 -- Which pool this is, and whether the server is still the one whose memory the pool trusts.
 local STATE_VERSION = '1'
 local FENCE_JUMP = 1000
@@ -34,6 +34,14 @@ end
 
 local function recovery_ms_of_pool()
   return tonumber(redis.call('HGET', pool_key, 'recovery_ms'))
+end
+
+-- A fence above every one that this server knows: it lost the election that gave it out. Told once,
+-- because the next term's fence jumps over it.
+local function mind_fence(known, held)
+  if known > held and known > held + tonumber(redis.call('HGET', pool_key, 'jump') or 0) then
+    suspect('fence_regressed', recovery_ms_of_pool())
+  end
 end
 
 -- Reads the pool; answers a reply when no script may act on it.

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aibs.placement.values import Denied, Granted, Queued
+from aibs.clock import SystemClock
+from aibs.eventstore.pool import CoordinationPool
+from aibs.placement.valkey import ValkeyBackend
+from aibs.placement.values import Denied, Granted, Queued, Session
 from tests.property.grant_audit import GrantAudit
 from tests.property.placement_world import (
     GB,
@@ -390,6 +393,38 @@ def test_heartbeats_keep_a_lease_alive_past_its_first_deadline(world: World, ask
     assert beat.word == "expired"
 
 
+def test_a_holder_tells_a_server_that_forgot_the_fence_of_its_last_heartbeat(
+    world: World, ask: Asking
+) -> None:
+    lease = ask.lease(1, SMALL)
+    holders = CoordinationPool(
+        world.client, world.keys, "holder", recovery_ms=1_000, overrides=world.clock.overrides
+    )
+    world.run(holders.open())
+    backend = ValkeyBackend(holders, world.log, LIMITS, SystemClock())
+    world.run(world.pool.resign("owner", world.fence))
+    world.elect()
+    world.run(backend.heartbeat("holder-a", [lease]))
+    # As a promoted replica that lost the newest election would.
+    world.plain.hset(world.keys.key("pool"), "fence", str(world.fence - 1))
+    world.run(backend.heartbeat("holder-a", [lease]))
+    assert reasons(ask(2, SMALL)) == {"box-c": "pool_recovering", "box-e": "pool_recovering"}
+    suspected = [event for event in _events(world) if event.type == "PoolSuspect"]
+    assert [event.data["why"] for event in suspected] == ["fence_regressed"]
+
+
+def test_a_holder_makes_itself_known_to_a_pool_that_was_made_anew(
+    world: World, ask: Asking
+) -> None:
+    lease = ask.lease(1, SMALL)
+    session = Session("holder-a", "env-a", "here", "boot", 1, 1)
+    world.run(world.backend.open_session(session))
+    _lose_everything(world)
+    world.run(world.backend.heartbeat("holder-a", [lease]))
+    assert set(world.run(world.placement.sessions())) == {"holder-a"}
+    world.forget_the_log()
+
+
 def test_an_operator_takes_a_lease_and_its_heartbeat_learns_it(world: World, ask: Asking) -> None:
     lease = ask.lease(1, LARGE)
     take = {"by": "op", "why": "stuck", "lease_id": lease.lease_id, "heartbeat_ms": 3_000}
@@ -644,10 +679,7 @@ def test_after_the_state_is_lost_nothing_is_granted_until_the_nodes_are_seen_aga
     world: World, ask: Asking
 ) -> None:
     lease = ask.lease(1, LARGE)
-    clock = world.clock.now_ms
-    for key in world.plain.scan_iter(match=world.keys.pattern, count=1000):
-        world.plain.unlink(key)
-    world.clock.set(clock)
+    _lose_everything(world)
     answer = ask(2, SMALL)
     assert isinstance(answer, Denied)
     (beat,) = world.run(world.backend.heartbeat("holder-a", [lease]))
@@ -659,6 +691,13 @@ def test_after_the_state_is_lost_nothing_is_granted_until_the_nodes_are_seen_aga
 def _events(world: World) -> list[Any]:
     world.check()
     return world.events
+
+
+def _lose_everything(world: World) -> None:
+    clock = world.clock.now_ms
+    for key in world.plain.scan_iter(match=world.keys.pattern, count=1000):
+        world.plain.unlink(key)
+    world.clock.set(clock)
 
 
 def _keep(world: World, leases: list[Lease], waiters: tuple[int, ...]) -> None:
