@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aibs.audit.document import WarmupReport
 from aibs.audit.suggestions import Measurement, measurement
@@ -21,7 +21,7 @@ from aibs.ollama.client import NodeClient
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-    from aibs.audit.document import WarmupStatus
+    from aibs.audit.document import AuditDocument, WarmupStatus
     from aibs.fleet import Node, Worker
     from aibs.ollama.ps import PsSnapshot, ResidentModel
 
@@ -84,6 +84,25 @@ async def warm_up(
             group.create_task(_warm_up_node(plan, load_timeout_s, stop, tell)) for plan in plans
         ]
     return [report for task in tasks for report in task.result()]
+
+
+def recordable(document: AuditDocument) -> list[dict[str, Any]]:
+    """The measurements as the log takes them: of configured nodes, with a size."""
+    known = {node.node_id for node in document.nodes if node.configured}
+    models = {worker.worker_id: worker.model for worker in document.workers}
+    return [
+        {
+            "worker_id": report.worker_id,
+            "model": models[report.worker_id],
+            "node_id": report.node_id,
+            "size_bytes": report.size_bytes,
+            "size_vram_bytes": report.size_vram_bytes,
+            "context_length": report.context_length,
+            "ms": report.load_ms if report.status == "measured" else None,
+        }
+        for report in document.warmup or ()
+        if report.node_id in known and report.size_bytes is not None
+    ]
 
 
 def measurements_of(reports: Sequence[WarmupReport]) -> tuple[Measurement, ...]:

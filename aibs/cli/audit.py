@@ -10,6 +10,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aibs.audit.document import AuditDocument
+    from aibs.settings import Settings
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the tree."""
@@ -20,7 +23,7 @@ _HELP = """Say whether the global scheduler may be enabled, and what is missing.
 
 Compares the roster with what the nodes hold now, reads the pool, judges every gate, and suggests
 resident weights for roster models that are loaded. Read-only: it writes no key, starts no server
-and moves no model, unless --warmup is given.
+and moves no model, unless --warmup is given; --record notes in the log what that measured.
 
 Exit status: 0 every gate passed (with --node-url and no configured node: every node answered);
 1 a gate says no, or a warm-up was cancelled; 2 usage or settings; 3 Valkey or a node could not be
@@ -48,16 +51,22 @@ def audit(
             "--warmup-node-id", metavar="ID", help="Warm up on this node only; repeat for more."
         ),
     ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Note in the pool's log what --warmup measured.")
+    ] = False,
 ) -> None:
     """See `_HELP`, which the command prints."""
     from aibs import logs, settings
     from aibs.audit.process import run
     from aibs.audit.service import AuditOptions, exit_status
+    from aibs.errors import ConfigurationError
 
     configured = settings.load()
     logs.configure(configured.log_level, configured.log_format)
     for warning in configured.warnings:
         typer.echo(f"aibs: {warning}", err=True)
+    if record and not warmup:
+        raise ConfigurationError("--record is given without --warmup.", mend="Add --warmup.")
     options = AuditOptions(tuple(node_url or ()), warmup, tuple(warmup_node_id or ()))
     document = run(configured, options, _progress())
     if json_:
@@ -69,7 +78,25 @@ def audit(
         from aibs.audit.text import console_for, render
 
         render(document, console_for(sys.stdout))
+    if record:
+        _record(configured, document)
     raise typer.Exit(exit_status(document))
+
+
+def _record(configured: Settings, document: AuditDocument) -> None:
+    import asyncio
+
+    from aibs.audit.warmup import recordable
+    from aibs.reports.hand import open_hand
+
+    measured = recordable(document)
+
+    async def note() -> int:
+        async with open_hand(configured) as hand:
+            return await hand.record(measured)
+
+    count = asyncio.run(note()) if measured else 0
+    typer.echo(f"aibs: {count} measurements are in the log", err=True)
 
 
 def _progress() -> Callable[[str], None]:

@@ -113,6 +113,7 @@ PLACEMENT_WORDS: dict[str, frozenset[str]] = {
     "model": frozenset({"ok", "unknown"}),
     "explain": frozenset({"ok", "denied"}),
     "reindex": frozenset({"ok"}),
+    "record": frozenset({"ok", "duplicate"}),
     "snapshot_part": frozenset({"ok", "duplicate", "too_large"}),
     "snapshot": frozenset({"ok", "duplicate", "missing_part", "rewound"}),
     "trim": frozenset({"ok", "unknown", "unverified"}),

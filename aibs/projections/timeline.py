@@ -299,6 +299,10 @@ _WORDING: dict[str, Callable[[dict[str, Any]], str]] = {
     ),
     "NodeRestored": lambda d: f"{d['node_id']} answers again: the lease that tried it completed",
     "WeightsForgotten": _forgotten,
+    "WarmupMeasured": lambda d: (
+        f"{d['by']} measured {d['model']} on {d['node_id']}: {_gb(d['size_bytes'])}"
+        + ("" if d["ms"] is None else f", loaded in {_lasted(d['ms'])}")
+    ),
     "SessionOpened": lambda d: (
         f"{d['holder']} of {d['environment']} is there: process {d['pid']} on {d['host']}"
     ),

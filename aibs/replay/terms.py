@@ -44,6 +44,7 @@ UNFENCED = frozenset(
         "SessionOpened",
         "SessionEnded",
         "WeightsForgotten",
+        "WarmupMeasured",
     }
 )
 """What is written without a fence, whoever writes it."""

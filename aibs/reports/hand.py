@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aibs.codec import dumps
 from aibs.errors import PoolMissing, Refused
 from aibs.eventstore.commands import commands
 from aibs.eventstore.connection import open_client
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 ANSWER_TIMEOUT_S = 5.0
 DRAIN_LOOK_S = 0.5
+RECORDED_A_CALL = 64
 NAMES_MAX = 8
 RECOVERY_MS_LEAST = 1
 
@@ -75,6 +77,10 @@ class Hand:
         if answer.word == "undeclared":
             await self._require_declared(node_id)
         return answer.word == "ok"
+
+    async def now_ms(self) -> int:
+        """The server's clock."""
+        return await self._live.server_now_ms()
 
     async def uncordon(self, node_id: str) -> bool:
         """Open a node again; False where it was open."""
@@ -155,6 +161,14 @@ class Hand:
             )
         answer = await self._pool.call("acknowledge", {"by": self._by}, lease_ids)
         return int(answer.texts[1]) if answer.word == "ok" else 0
+
+    async def record(self, measured: Sequence[dict[str, Any]]) -> int:
+        """Note what a warm-up measured, an event each; how many."""
+        call_id = secrets.token_hex(8)
+        for start in range(0, len(measured), RECORDED_A_CALL):
+            part = [dumps({**one, "by": self._by}) for one in measured[start:][:RECORDED_A_CALL]]
+            await self._pool.call("record", {"call_id": f"{call_id}-{start}"}, part)
+        return len(measured)
 
     async def _require_declared(self, node_id: str) -> None:
         fleet = await self._live.fleet()

@@ -442,6 +442,33 @@ async def test_a_warm_up_measures_each_lane_and_leaves_the_node_as_it_was(tmp_pa
 
 
 @in_loop
+async def test_what_a_warm_up_measured_is_in_the_log_with_record_and_only_then(
+    tmp_path: Path,
+) -> None:
+    installed = SimSpec("box-e", 104 * GB, (SimModel("llama3:8b", 7 * GB),))
+    with ValkeyServer() as server:
+        async with SimServer([SPECS[0], installed]) as nodes:
+            settings = fleet(server.url, "kept", nodes)
+            warmup = ("--warmup", "--warmup-node-id", "box-e")
+            status, _, err = await audit(settings, tmp_path, *warmup, "--record")
+            assert status == 1
+            assert "no pool" in err, "a reader makes no pool"
+            status, _, err = await audit(settings, tmp_path, "--record")
+            assert (status, "--warmup" in err) == (2, True)
+            pool, close = await watch(server.url, "kept", tmp_path)
+            with MonitorProcess(settings, tmp_path, "a") as monitor:
+                elected = await pool.owner_of(monitor)
+                await pool.observed_under(elected.fence or 0, NAMES)
+                await audit(settings, tmp_path, *warmup)
+                await audit(settings, tmp_path, *warmup, "--record")
+            events = [event async for event in pool.log.read()]
+            await close()
+            measured = [event.data for event in events if event.type == "WarmupMeasured"]
+            assert [(one["worker_id"], one["node_id"]) for one in measured] == [("answer", "box-e")]
+            assert measured[0]["size_bytes"] == 7 * GB
+
+
+@in_loop
 async def test_one_failing_model_stops_no_other_and_evictions_are_told(tmp_path: Path) -> None:
     spec = SimSpec(
         "small",

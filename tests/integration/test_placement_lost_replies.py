@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aibs.codec import dumps
 from aibs.errors import OutcomeUnknown
 from aibs.eventstore.commands import commands
 from aibs.eventstore.connection import open_client
@@ -41,6 +42,18 @@ def _ask(placed: PlacedFleet, number: int, *, wait_ms: int) -> dict[str, Any]:
     return placed.acquire_arguments(number, wait_ms=wait_ms)
 
 
+MEASURED = dumps(
+    {
+        "worker_id": "answer",
+        "model": "llama3:8b",
+        "node_id": "box-c",
+        "size_bytes": 7,
+        "size_vram_bytes": 7,
+        "context_length": None,
+        "ms": 1,
+        "by": "op",
+    }
+)
 PLACEMENT_CALLS: dict[str, Callable[[PlacedFleet], Call]] = {
     "admit": lambda placed: (placed.admit_arguments(7), ()),
     "acquire": lambda placed: (_ask(placed, 7, wait_ms=60_000), ()),
@@ -76,6 +89,7 @@ PLACEMENT_CALLS: dict[str, Callable[[PlacedFleet], Call]] = {
     "uncordon": lambda _: ({"node_id": "box-e", "by": "op"}, ()),
     "trip": lambda _: ({"node_id": "box-c", "why": "resets", "by": "gateway"}, ()),
     "forget": lambda _: ({"node_id": "box-c", "by": "op"}, ()),
+    "record": lambda _: ({"call_id": "call"}, (MEASURED,)),
     "acknowledge": lambda placed: ({"by": "op"}, (_lease(placed)["lease_id"],)),
     "session": lambda _: (
         {
@@ -118,6 +132,7 @@ EVENTS = {
     "trip": ["NodeTripped"],
     "forget": ["WeightsForgotten"],
     "acknowledge": ["LeakAcknowledged"],
+    "record": ["WarmupMeasured"],
     "session": ["LeaseReaped", "SessionEnded", "SessionOpened"],
     "model": ["ModelLoading"],
     "explain": [],
@@ -125,7 +140,13 @@ EVENTS = {
 }
 """What one call of each appends, however often it is repeated."""
 
-AGAIN = {"admit": "ask", "leave": "ask", "release": "duplicate", "revoke": "already"}
+AGAIN = {
+    "admit": "ask",
+    "leave": "ask",
+    "release": "duplicate",
+    "revoke": "already",
+    "record": "duplicate",
+}
 """The word of a repeat where it differs from the first answer's."""
 
 RENEWS_EACH_TIME = ("heartbeat",)

@@ -101,6 +101,7 @@ def test_a_script_that_frees_or_keeps_alive_runs_on_a_full_server(name: str) -> 
         "trip",
         "forget",
         "acknowledge",
+        "record",
         "snapshot_part",
         "snapshot",
     }

@@ -352,6 +352,20 @@ CLAUSES: list[tuple[str, dict[str, Any], str]] = [
         "ann@desk dropped what 1 model was seen to weigh on box-c",
     ),
     (
+        "WarmupMeasured",
+        {
+            "worker_id": "answer",
+            "model": "llama3:8b",
+            "node_id": "box-c",
+            "size_bytes": 7_000_000_000,
+            "size_vram_bytes": 7_000_000_000,
+            "context_length": 4096,
+            "ms": 12_000,
+            "by": "ann@desk",
+        },
+        "ann@desk measured llama3:8b on box-c: 7 GB, loaded in 12 s",
+    ),
+    (
         "SessionOpened",
         {
             "holder": "app:1",

@@ -33,6 +33,7 @@ from aibs.eventstore.events.nodes import (
     NodeUncordoned,
     SessionEnded,
     SessionOpened,
+    WarmupMeasured,
     WeightsForgotten,
 )
 from aibs.eventstore.events.observation import (
@@ -107,6 +108,7 @@ __all__ = [
     "Unreadable",
     "WaitEnded",
     "WaiterDocument",
+    "WarmupMeasured",
     "WeightsForgotten",
     "decode",
 ]

@@ -78,3 +78,20 @@ class SessionEnded(EventData):
 
     holder: str
     why: str
+
+
+class WarmupMeasured(EventData):
+    """What an operator's warm-up saw resident. `ms`: how long the load took, None where the model
+    was resident already.
+    """
+
+    TYPE: ClassVar[str] = "WarmupMeasured"
+
+    worker_id: str
+    model: str
+    node_id: str
+    size_bytes: int
+    size_vram_bytes: int | None
+    context_length: int | None
+    ms: int | None
+    by: str

@@ -32,6 +32,7 @@ from aibs.eventstore.events.nodes import (
     NodeUncordoned,
     SessionEnded,
     SessionOpened,
+    WarmupMeasured,
     WeightsForgotten,
 )
 from aibs.eventstore.events.observation import NodeHealthChanged, ResidencyObserved
@@ -96,6 +97,7 @@ EVENT_TYPES: dict[str, type[EventData]] = {
         SessionEnded,
         SessionOpened,
         WeightsForgotten,
+        WarmupMeasured,
         SnapshotTaken,
         LogTrimmed,
     )
