@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -67,12 +67,17 @@ def cordon(
     from aibs.reports.durations import duration_ms
 
     for_ms = 0 if for_ is None else duration_ms(for_, "--for")
-    done = _run(lambda hand: hand.cordon(node_id, reason, for_ms=for_ms))
-    _say(
+
+    async def work(hand: Hand) -> tuple[bool, int]:
+        return await hand.cordon(node_id, reason, for_ms=for_ms), await hand.now_ms()
+
+    done, now_ms = _run(work)
+    if json_:
+        _print_document(now_ms, node_id, changed=done)
+        return
+    typer.echo(
         f"{node_id} is cordoned{'' if done else ' already'}: it takes no new leases"
-        f"{'' if for_ is None else f' for {for_}'}.",
-        {"node_id": node_id, "cordoned": True, "changed": done},
-        json_=json_,
+        f"{'' if for_ is None else f' for {for_}'}."
     )
 
 
@@ -94,15 +99,16 @@ def drain(
     timeout_s = duration_ms(timeout, "--timeout") / 1000
     cordoned = False
 
-    async def work(hand: Hand) -> int:
+    async def work(hand: Hand) -> tuple[bool, int, int]:
         nonlocal cordoned
-        await hand.cordon(node_id, reason)
+        done = await hand.cordon(node_id, reason)
         cordoned = True
         typer.echo(f"{node_id} is cordoned; waiting for its leases to end.", err=True)
-        return await hand.drain(node_id, timeout_s=timeout_s)
+        left = await hand.drain(node_id, timeout_s=timeout_s)
+        return done, left, await hand.now_ms()
 
     try:
-        left = _run(work)
+        done, left, now_ms = _run(work)
     except KeyboardInterrupt:
         if cordoned:
             typer.echo(
@@ -111,12 +117,10 @@ def drain(
             )
         raise
     rest = "no lease is" if not left else "1 lease is" if left == 1 else f"{left} leases are"
-    _say(
-        f"{node_id} is cordoned, and {rest} left on it.",
-        {"node_id": node_id, "cordoned": True, "empty": not left, "leases_left": left},
-        json_=json_,
-        err=bool(left),
-    )
+    if json_:
+        _print_document(now_ms, node_id, changed=done, leases_left=left)
+    else:
+        typer.echo(f"{node_id} is cordoned, and {rest} left on it.", err=bool(left))
     if left:
         raise typer.Exit(1)
 
@@ -131,17 +135,14 @@ def forget(node_id: NodeId) -> None:
     typer.echo(f"Forgotten: {weights} of {node_id}.")
 
 
-def _say(sentence: str, document: dict[str, Any], *, json_: bool, err: bool = False) -> None:
-    """The sentence for a person, or the document for a script."""
-    if not json_:
-        typer.echo(sentence, err=err)
-        return
-    import time
+def _print_document(
+    now_ms: int, node_id: str, *, changed: bool, leases_left: int | None = None
+) -> None:
+    from aibs.codec import dumps_pretty
+    from aibs.reports.hand_document import hand_document, to_json
 
-    from aibs.codec import dumps_pretty, rfc3339
-
-    stamp = rfc3339(time.time_ns() // 1_000_000)
-    typer.echo(dumps_pretty({"schema": "aibs.node.hand/1", "generated_at": stamp, **document}))
+    document = hand_document(now_ms, node_id, changed=changed, leases_left=leases_left)
+    typer.echo(dumps_pretty(to_json(document)))
 
 
 def _run(work: Callable[[Hand], Awaitable[T]]) -> T:

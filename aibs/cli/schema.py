@@ -48,6 +48,12 @@ def _status() -> dict[str, Any]:
     return json_schema()
 
 
+def _node_hand() -> dict[str, Any]:
+    from aibs.reports.hand_document import json_schema
+
+    return json_schema()
+
+
 def _replay_as_of() -> dict[str, Any]:
     from aibs.replay.as_of import json_schema
 
@@ -83,6 +89,7 @@ _SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "config_check": _config_check,
     "leaks": _leaks,
     "log": _log,
+    "node_hand": _node_hand,
     "replay_as_of": _replay_as_of,
     "replay_diff": _replay_diff,
     "replay_explain": _replay_explain,

@@ -5,6 +5,13 @@ log's own beginning. It never folds over a gap: a log that was trimmed past ever
 set back or replaced is refused with an error that says which.
 """
 
-from aibs.history.catch_up import Reading, catch_up, catch_up_all, follow, newest_state
+from aibs.history.catch_up import (
+    Reading,
+    catch_up,
+    catch_up_all,
+    follow,
+    newest_state,
+    oldest_state,
+)
 
-__all__ = ["Reading", "catch_up", "catch_up_all", "follow", "newest_state"]
+__all__ = ["Reading", "catch_up", "catch_up_all", "follow", "newest_state", "oldest_state"]

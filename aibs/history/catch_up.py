@@ -57,11 +57,22 @@ async def catch_up(log: Log, snapshots: Snapshots, until: str | None = None) -> 
 
     Its `began` says from where it was read. Raises TruncatedLog where that state cannot be had.
     """
-    reading = await catch_up_all(log, snapshots, (Coordination,), until)
-    (state,) = reading.folds
-    assert isinstance(state, Coordination)
-    state.began = None if reading.began is None else reading.began.upto_id
-    return state
+    return _coordination(await catch_up_all(log, snapshots, (Coordination,), until))
+
+
+async def oldest_state(snapshots: Snapshots) -> Coordination | None:
+    """The state of the oldest usable snapshot: where the states of a trimmed log begin.
+
+    None where there is none, or where the log reaches back to its beginning.
+    """
+    try:
+        await check_anchor(snapshots.client, snapshots.keys, Anchor())
+    except TrimmedLog:
+        for info in reversed(await snapshots.list()):
+            found, _ = await _from_snapshot(snapshots, (Coordination,), info.upto_id)
+            if found is not None:
+                return _coordination(found)
+    return None
 
 
 async def newest_state(snapshots: Snapshots, until: str | None = None) -> Coordination | None:
@@ -70,12 +81,14 @@ async def newest_state(snapshots: Snapshots, until: str | None = None) -> Coordi
     None where there is none, whether or not the log reaches back to its beginning.
     """
     found, _ = await _from_snapshot(snapshots, (Coordination,), until)
-    if found is None:
-        return None
-    (state,) = found.folds
+    return None if found is None else _coordination(found)
+
+
+def _coordination(reading: Reading) -> Coordination:
+    """The state that was read alone, with where it began."""
+    (state,) = reading.folds
     assert isinstance(state, Coordination)
-    assert found.began is not None
-    state.began = found.began.upto_id
+    state.began = None if reading.began is None else reading.began.upto_id
     return state
 
 

@@ -11,6 +11,7 @@ from aibs.lanes import lane_name
 from aibs.model_names import InvalidModelName, parse
 from aibs.placement.trust import margin_ms
 from aibs.placement.values import REQUEST_ID_BYTES_MAX, Class, Request
+from aibs.settings.parsing import NAME_RULE, is_identifier
 
 if TYPE_CHECKING:
     from aibs.placement.values import Session
@@ -48,8 +49,14 @@ def request_of(
         raise ValueError(f"The timeout is {timeout!r}: it is a number of seconds from 0 on.")
     _check_request_id(request_id)
     who = requester or session.holder
-    if "|" in who or not who.isprintable():
-        raise ValueError(f"The requester {who!r} has a | or an unprintable character in its name.")
+    if "|" in who or not who.isprintable() or len(who.encode()) > REQUEST_ID_BYTES_MAX:
+        raise ValueError(
+            f"The requester {who[:100]!r} has a | or an unprintable character in its name, or more "
+            f"than {REQUEST_ID_BYTES_MAX} bytes."
+        )
+    if role and not is_identifier(role):
+        # No roster has such a role, and a refusal of it would be told in the log.
+        raise ValueError(f"The role {role[:100]!r} is no role's name. {NAME_RULE}")
     key, shown = _model(model)
     ttl_ms = timing.ttl_ms if ttl is None else _ttl_ms(ttl, timing)
     wait_ms = timing.wait_ms if timeout is None else round(min(timeout * 1000, timing.wait_ms))

@@ -43,11 +43,12 @@ class SyncPlacer:
     """Leases for threads: `with placer.lease(model=...) as lease:`. One may serve all threads.
 
     Opens itself with the first lease, in each process anew. Takes the settings, or a function that
-    opens a placer.
+    opens a placer; without either it reads this process's settings. Raises ConfigurationError where
+    these cannot be used.
     """
 
     def __init__(self, settings: Settings | None = None, *, opener: Opener | None = None) -> None:
-        if (settings is None) == (opener is None):
+        if settings is not None and opener is not None:
             raise ValueError("A SyncPlacer takes either settings or an opener.")
         self._opener = opener or _opener_of(settings)
         self._lock = threading.Lock()
@@ -297,12 +298,16 @@ def _for_thread(error: BaseException) -> BaseException:
 
 
 def _opener_of(settings: Settings | None) -> Opener:
-    assert settings is not None
+    if settings is None:
+        from aibs.settings import load
+
+        settings = load()
+    given = settings
 
     def opener() -> AbstractAsyncContextManager[Placer]:
         from aibs.placement.opening import open_placer
 
-        return open_placer(settings)
+        return open_placer(given)
 
     return opener
 

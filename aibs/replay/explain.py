@@ -9,7 +9,7 @@ from aibs.errors import ConfigurationError, Refused
 from aibs.replay.chapters import Chapters
 from aibs.replay.entries import event_of
 from aibs.replay.folding import Folded
-from aibs.replay.source import Range
+from aibs.replay.source import behind
 
 if TYPE_CHECKING:
     from aibs.eventstore.events import Event
@@ -33,12 +33,12 @@ async def explain(source: Source, name: str) -> ExplainDocument:
     Raises Refused where the log knows none, ConfigurationError where it knows several.
     """
     found = await _find(source, name)
-    base = await source.base(None) if not source.live else None
+    base = await source.beginning()
     folded = Folded(base)
     chapters = Chapters(found.request_key, found.lease_id, source.timing, source.namespace)
     if base is not None:
         chapters.begin_with(base)
-    async for item in source.items():
+    async for item in source.items(behind(base)):
         event = event_of(item)
         if event is None:
             folded.apply(item)
@@ -71,7 +71,7 @@ def _notes(folded: Folded, snapshot: bool) -> list[str]:
 
 async def _find(source: Source, name: str) -> Found:
     keys: dict[str, None] = {}
-    base = await source.base(None) if not source.live else None
+    base = await source.beginning()
     if base is not None:
         for lease_id, lease in base.leases.live_part()["leases"].items():
             if lease_id == name:
@@ -79,7 +79,7 @@ async def _find(source: Source, name: str) -> Found:
             _match(keys, lease, name)
         for waiter in base.queue.live_part()["waiters"].values():
             _match(keys, waiter, name)
-    async for item in source.items(Range()):
+    async for item in source.items(behind(base)):
         event = event_of(item)
         if event is None:
             continue

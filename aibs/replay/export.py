@@ -28,7 +28,9 @@ async def export(
     start = await fold_before(source, since)
     fleet = None if start is None else _fleet_of(start)
     pool_id = source.pool_id
-    wanted = Range(since=since, until=until)
+    # A trimmed log is told from its oldest state on.
+    after = start.last_id if start is not None and since is None else None
+    wanted = Range(after=after, since=since, until=until)
     with ArchiveWriter(path) as writer:
         async for item in source.items(wanted):
             fleet = _fleet_in(item) or fleet

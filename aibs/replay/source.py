@@ -14,7 +14,7 @@ from aibs.eventstore.keys import Keys
 from aibs.eventstore.log import Log, after
 from aibs.eventstore.snapshots import Snapshots
 from aibs.eventstore.state import LiveState
-from aibs.history import newest_state
+from aibs.history import newest_state, oldest_state
 from aibs.replay.archive import ArchiveReader
 from aibs.replay.entries import event_of, order, read_entry
 from aibs.replay.folding import from_document
@@ -45,6 +45,11 @@ class Range:
 WHOLE = Range()
 
 
+def behind(base: Coordination | None) -> Range:
+    """What follows a state."""
+    return WHOLE if base is None else Range(after=base.last_id)
+
+
 class Source(Protocol):
     """A log to read. `name` is for sentences; `fault` is where a file stopped being readable."""
 
@@ -70,6 +75,10 @@ class Source(Protocol):
 
     async def base(self, until: Bound | None) -> Coordination | None:
         """A state at or before that moment to fold on from; None: the first event is the first."""
+        ...
+
+    async def beginning(self) -> Coordination | None:
+        """The state from which everything is told; None: the first event is the first of all."""
         ...
 
     async def now_ms(self) -> int:
@@ -113,6 +122,10 @@ class FileSource:
         ):
             return None
         return from_document(snapshot.state)
+
+    async def beginning(self) -> Coordination | None:
+        """What the file was exported with."""
+        return await self.base(None)
 
     async def now_ms(self) -> int:
         """The last event's time."""
@@ -201,6 +214,10 @@ class LiveSource:
         last_id = "+" if until is None else await self.last_id_at(until)
         snapshots = Snapshots(self.client, self.keys)
         return await newest_state(snapshots, None if last_id == "+" else last_id)
+
+    async def beginning(self) -> Coordination | None:
+        """The oldest usable snapshot's, where the log was trimmed."""
+        return await oldest_state(Snapshots(self.client, self.keys))
 
     async def now_ms(self) -> int:
         """The server's clock."""

@@ -67,8 +67,8 @@ async def fold_before(source: Source, since: Bound | None) -> Folded | None:
 
     Raises TruncatedLog where the state cannot be had.
     """
-    base = await source.base(since)
     if since is None:
+        base = await source.beginning()
         return None if base is None else Folded(base)
     folded, partial = await fold_to(source, just_before(since))
     if folded.last_id == "0-0":

@@ -54,7 +54,7 @@ async def selected(source: Source, wanted: Range, asked: Wanted) -> AsyncIterato
 async def filter_at(source: Source, asked: Wanted, since: Bound | None) -> Filter:
     """A filter that knows the leases and waiters of where it begins."""
     if not asked.by_concern or since is None:
-        base = await source.base(None) if asked.by_concern else None
+        base = await source.beginning() if asked.by_concern else None
         return Filter(asked, base)
     folded, _ = await fold_to(source, just_before(since))
     return Filter(asked, folded.coordination)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from redis import Redis
 
-from aibs.codec import dumps, loads
+from aibs.codec import dumps, loads, rfc3339
 from aibs.eventstore.commands import commands
 from aibs.eventstore.connection import open_client
 from aibs.eventstore.keys import Keys
 from aibs.eventstore.log import Log
 from aibs.eventstore.pool import CoordinationPool, ObserveLimits, PollRecord
+from aibs.reports.hand_document import HandDocument
 from aibs.reports.leaks import LeaksDocument
 from aibs.reports.status import StatusDocument
 from tests.integration.in_loop import in_loop
@@ -432,13 +433,47 @@ async def test_a_cordon_keeps_new_leases_off_and_opens_again_by_hand_or_in_time(
         code, out, _ = await pool.run("node", "uncordon", "box-c")
         assert (code, out) == (0, "box-c was not cordoned.\n")
         code, out, _ = await pool.run(*cordon, "--for", "2h", "--json")
-        assert (code, loads(out)["changed"]) == (0, True)
+        assert (code, HandDocument.model_validate(loads(out)).changed) == (0, True)
         timed = (await pool.events("NodeCordoned"))[-1]
         assert 0 <= timed.data["until_ms"] - timed.at_ms - 7_200_000 + 5_000 <= 5_000
         code, out, _ = await pool.run("node", "forget", "box-c")
         assert (code, out) == (0, "Forgotten: 1 observed weight of box-c.\n")
         code, out, _ = await pool.run("node", "forget", "box-c")
         assert (code, "nothing to forget" in out) == (0, True)
+
+
+BEHIND = """
+import time
+real = time.time_ns
+time.time_ns = lambda: real() - 86_400_000_000_000
+"""
+"""This machine's clock a day behind, for a command's process."""
+
+
+@pytest.mark.parametrize("verb", ["cordon", "drain"])
+def test_a_hands_document_keeps_its_schema_and_tells_the_servers_time(
+    valkey_url: str, namespace: str, tmp_path: Path, verb: str
+) -> None:
+    @in_loop
+    async def use() -> None:
+        async with scene(valkey_url, namespace, tmp_path) as pool:
+            (tmp_path / "sitecustomize.py").write_text(BEHIND)
+            wait = ["--timeout", "1ms"] if verb == "drain" else []
+            for changed in (True, False):
+                arguments = ("node", verb, "box-c", *wait, "--json")
+                _, out, _ = await pool.run(*arguments, PYTHONPATH=str(tmp_path))
+                told = HandDocument.model_validate(loads(out))
+                event = (await pool.events("NodeCordoned"))[-1]
+                assert told.generated_at >= rfc3339(event.at_ms), "this machine's clock, not its"
+                assert (told.node_id, told.changed) == ("box-c", changed)
+                assert told.leases_left == (1 if verb == "drain" else None)
+                assert told.empty == (False if verb == "drain" else None)
+            code, schema, _ = await pool.run("schema", "node-hand")
+            assert code == 0
+            assert set(loads(schema)["properties"]) == set(loads(out))
+            assert loads(schema)["properties"]["schema"]["const"] == loads(out)["schema"]
+
+    use()
 
 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain", "forget"])
@@ -474,7 +509,8 @@ async def test_a_drain_waits_for_the_last_lease(
 ) -> None:
     async with scene(valkey_url, namespace, tmp_path) as pool:
         code, out, _ = await pool.run("node", "drain", "box-c", "--timeout", "1ms", "--json")
-        assert (code, loads(out)["leases_left"], loads(out)["empty"]) == (1, 1, False)
+        told = HandDocument.model_validate(loads(out))
+        assert (code, told.leases_left, told.empty) == (1, 1, False)
         process = await _start(pool.settings, tmp_path, "node", "drain", "box-c")
         await _cordoned(process)
         assert _runs(process), "it must not end before the lease does"
