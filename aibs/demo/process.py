@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from aibs.audit.text import render
-from aibs.demo.report import event_line, takeover_line, where_to_look
+from aibs.demo.report import event_line, placed_line, takeover_line, where_to_look
 from aibs.demo.scenario import Demo
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ async def _play(console: Console, exit_when_done: bool, shown: asyncio.Event) ->
         tell("")
         document = await demo.audit()
         render(document, console)
+        tell("")
+        for placed in await demo.place():
+            tell(placed_line(placed))
         tell("")
         tell(takeover_line(await demo.take_over(old)))
         tell("")

@@ -11,6 +11,7 @@ from aibs.projections.timeline import describe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aibs.demo.placing import Placed
     from aibs.eventstore.events.envelope import Event
     from aibs.eventstore.state import TermState
 
@@ -42,7 +43,21 @@ def takeover_line(takeover: Takeover) -> str:
     )
 
 
+def placed_line(placed: Placed) -> str:
+    """Where a request went, and whether it waited."""
+    where = f"{placed.node_id}, where the model was {'there' if placed.warm else 'loaded first'}"
+    waited = ""
+    if placed.queue_ms:
+        why = placed.reason.replace("_", " ")
+        waited = f"waited {placed.queue_ms / 1000:.1f} s ({why}), then "
+    return (
+        f"  request {placed.number}: {waited}{where}; answered and given back after "
+        f"{placed.took_ms / 1000:.1f} s"
+    )
+
+
 def where_to_look(environment: Mapping[str, str]) -> list[str]:
     """Lines to paste into another terminal, while the demo goes on."""
     lines = [f"  export {name}='{value}'" for name, value in sorted(environment.items())]
-    return ["To look around, in another terminal:", *lines, "  aibs audit"]
+    commands = ("aibs audit", "aibs status", "aibs leaks", "aibs replay --since -5m")
+    return ["To look around, in another terminal:", *lines, *(f"  {one}" for one in commands)]

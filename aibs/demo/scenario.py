@@ -13,6 +13,7 @@ from aibs.audit.service import AuditOptions, audit
 from aibs.clock import SystemClock
 from aibs.demo.children import MonitorProcess
 from aibs.demo.fleet import NODES, environment
+from aibs.demo.placing import REQUESTS, ROLE, place_requests
 from aibs.demo.report import Takeover, event_line
 from aibs.errors import AibsError
 from aibs.eventstore.commands import commands
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from aibs.audit.document import AuditDocument
+    from aibs.demo.placing import Placed
     from aibs.eventstore.events.envelope import Event
     from aibs.eventstore.state import TermState
     from aibs.settings import Settings
@@ -36,7 +38,7 @@ STEP_TIMEOUT_S = 30.0
 """Longer than any step takes on a slow machine; a step that takes longer has failed."""
 
 LOOK_EVERY_S = 0.05
-LAST_EVENTS = 12
+LAST_EVENTS = 18
 FOLLOW_BLOCK_MS = 1000
 
 
@@ -108,6 +110,12 @@ class Demo:
             stop=asyncio.Event(),
             tell=self._tell,
         )
+
+    async def place(self) -> Sequence[Placed]:
+        """More requests than there are slots, each under a lease."""
+        slots = sum(node.max_parallel_requests or 0 for node in self.settings.fleet().nodes)
+        self._tell(f"{REQUESTS} requests at once for the role {ROLE}, on {slots} slots:")
+        return await place_requests(self.environment)
 
     async def take_over(self, old: TermState) -> Takeover:
         """Kill the owner and wait until the standby has seen every node."""

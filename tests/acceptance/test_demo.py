@@ -52,6 +52,10 @@ def test_the_demo_shows_the_audit_and_a_takeover_and_ends_by_itself(tmp_path: Pa
     assert process.returncode == 0, output
     assert "READY for the global scheduler" in output
     assert "Monitor B took over" in output
+    placed = [line for line in output.splitlines() if line.startswith("  request ")]
+    assert len(placed) == 3
+    assert sum("waited" in line for line in placed) == 1
+    assert {"box-c", "box-e"} == {name for name in ("box-c", "box-e") if name in "".join(placed)}
     owners = [line for line in output.splitlines() if "OwnerElected" in line]
     assert len(owners) == 2
     assert "fence 2" in owners[1]
