@@ -38,7 +38,7 @@ STEP_TIMEOUT_S = 30.0
 """Longer than any step takes on a slow machine; a step that takes longer has failed."""
 
 LOOK_EVERY_S = 0.05
-LAST_EVENTS = 18
+LAST_EVENTS = 30
 FOLLOW_BLOCK_MS = 1000
 
 
