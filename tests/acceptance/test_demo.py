@@ -75,7 +75,9 @@ def test_ctrl_c_at_any_moment_of_the_demo_leaves_nothing_behind(
     time.sleep(after_s)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=LONG_S)
-    assert process.returncode == 130, output
+    # Once everything was shown, Ctrl-C is its good end.
+    shown = "The demo goes on until Ctrl-C" in output
+    assert process.returncode == (0 if shown else 130), output
     assert "Traceback" not in output
     _assert_nothing_left(tmp_path)
 
