@@ -43,9 +43,21 @@ def _root(
 
 
 def _register() -> None:
-    from aibs.cli import audit, config, demo, leaks, monitor, node, replay, schema, status
+    from aibs.cli import (
+        audit,
+        config,
+        demo,
+        leaks,
+        monitor,
+        node,
+        prove_takeover,
+        replay,
+        schema,
+        status,
+    )
 
-    for module in (demo, monitor, audit, status, leaks, replay, node, config, schema):
+    commands = (demo, monitor, audit, status, leaks, replay, prove_takeover, node, config, schema)
+    for module in commands:
         module.register(app)
 
 

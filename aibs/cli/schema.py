@@ -84,8 +84,15 @@ def _log() -> dict[str, Any]:
     return json_schema()
 
 
+def _prove_takeover() -> dict[str, Any]:
+    from aibs.proofs.document import json_schema
+
+    return json_schema()
+
+
 _SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "audit": _audit,
+    "prove_takeover": _prove_takeover,
     "config_check": _config_check,
     "leaks": _leaks,
     "log": _log,
