@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,6 +100,7 @@ class PoolFacts:
     fleet: FleetState | None = None
     stamps: Mapping[str, Stamp] = field(default_factory=dict)
     log: LogFacts | None = None
+    last_proof: Mapping[str, Any] | None = None
     settings: ServerSettings = ServerSettings()
     other_pools: tuple[OtherPool, ...] = ()
     other_pools_complete: bool = True

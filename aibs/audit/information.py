@@ -34,6 +34,7 @@ def inform(
         told += _owner(pool)
         told += _pool_condition(pool)
         told += _log(pool)
+        told += _last_proof(pool)
         told += _mismatch(pool, mismatch)
         told += _server_settings(pool.settings)
         told += _other_pools(pool, findings)
@@ -73,6 +74,26 @@ def _log(pool: PoolFacts) -> list[Information]:
     more = f" (and {len(log.differences) - 1} more)" if len(log.differences) > 1 else ""
     detail = f"The live state is not what the log tells: {printable(log.differences[0])}{more}"
     return [_tell("log", "warning", f"{detail} `aibs replay --verify` lists them.")]
+
+
+def _last_proof(pool: PoolFacts) -> list[Information]:
+    """What `aibs prove-takeover` showed last, with these nodes or with others."""
+    proof = pool.last_proof
+    if proof is None:
+        return []
+    try:
+        ago = age(max(0, pool.now_ms - int(proof["at_ms"])))
+        result = "passed" if proof["passed"] else "failed"
+        detail = (
+            f"The last takeover proof {result} {ago} ago ({printable(str(proof['variant']))}, "
+            f"{int(proof['runs'])} runs, handover gate {printable(str(proof['handover_gate']))}), "
+            f"with fence {proof['fence']}."
+        )
+        same = pool.fleet is None or pool.fleet.fingerprint == proof["fingerprint"]
+    except (KeyError, TypeError, ValueError):
+        return []
+    other = "" if same else " It was of another fleet."
+    return [_tell("last_proof", "info" if proof["passed"] else "warning", detail + other)]
 
 
 def _pool_condition(pool: PoolFacts) -> list[Information]:

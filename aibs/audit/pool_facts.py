@@ -24,6 +24,7 @@ from aibs.eventstore.endpoint import parse_url
 from aibs.eventstore.keys import POOL_KEY_PATTERN, Keys, namespace_of_pool_key
 from aibs.eventstore.log import Log
 from aibs.eventstore.placement_state import PlacementState
+from aibs.eventstore.proof_record import last_proof
 from aibs.eventstore.server_check import server_info
 from aibs.eventstore.snapshots import Snapshots
 from aibs.eventstore.state import FleetState, LiveState
@@ -119,6 +120,7 @@ async def _read(client: Reader, shown: str, keys: Keys) -> PoolFacts:
     # After the stamps, so that none of them seems to lie in the future.
     seconds, micros = await _time(client, where)
     settings = await _settings(client, where)
+    facts = replace(facts, last_proof=await last_proof(client, keys.namespace))
     others, complete = await _other_pools(client, keys.namespace)
     return replace(
         facts,

@@ -32,7 +32,7 @@ class Monitor:
         self, name: str, environment: Mapping[str, str], directory: Path, cwd: Path
     ) -> None:
         self.name = name
-        self._environment = environment
+        self.environment = environment
         self._cwd = cwd
         self._stderr = directory / f"monitor-{name}.log"
         self._process: asyncio.subprocess.Process | None = None
@@ -42,7 +42,7 @@ class Monitor:
         with self._stderr.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "aibs", "monitor"),
-                env=dict(self._environment),
+                env=dict(self.environment),
                 cwd=self._cwd,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,

@@ -6,14 +6,17 @@ delete its own: the next one does, where the process is gone from this host or t
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
+import signal
 from typing import Any
 
 from aibs.codec import dumps, loads
 from aibs.eventstore.keys import Keys
 from aibs.eventstore.proof_record import LAST_PROOFS
 from aibs.eventstore.reading import answered
-from aibs.placement.session import is_dead, open_identity
+from aibs.placement.session import is_dead, open_identity, process_start
 from aibs.placement.values import Session
 
 REGISTRY = "{aibs-proofs}:namespaces"
@@ -44,6 +47,15 @@ class Namespaces:
             await self._client.hset(REGISTRY, name, dumps(told))
         return name
 
+    async def add_child(self, namespace: str, pid: int) -> None:
+        """Note a process that writes there: should we be killed, the sweep ends it first."""
+        with answered("the list of proofs"):
+            text = await self._client.hget(REGISTRY, namespace)
+            if text is not None:
+                told = loads(text)
+                told["children"] = [*told.get("children", ()), [pid, process_start(pid)]]
+                await self._client.hset(REGISTRY, namespace, dumps(told))
+
     async def delete(self, namespace: str) -> bool:
         """Delete a proof's keys, then take it off the list; whether nothing is left of it."""
         keys = Keys(namespace)
@@ -66,6 +78,8 @@ class Namespaces:
                 told["holder"], "", told["host"], told["boot_id"], told["pid"], told["pid_start"]
             )
             if told["until_ms"] <= now_ms or is_dead(maker, self._here):
+                if maker.host == self._here.host and maker.boot_id == self._here.boot_id:
+                    _end_children(told.get("children", ()))
                 await self.delete(name)
                 swept.append(name)
         return swept
@@ -87,3 +101,11 @@ class Namespaces:
 
     async def _find(self, pattern: str) -> list[bytes]:
         return [key async for key in self._client.scan_iter(match=pattern, count=DELETED_AT_ONCE)]
+
+
+def _end_children(children: list[list[int]]) -> None:
+    """Kill what a killed proof left running; a number that now names another process is let be."""
+    for pid, started in children:
+        if started is not None and process_start(pid) == started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)

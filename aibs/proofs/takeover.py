@@ -41,7 +41,7 @@ STEPS: dict[str, str] = {
     "owner": "monitor A is elected",
     "samples": "A has observed every node",
     "standby": "monitor B stands by",
-    "kill": "A is gone without a word",
+    "kill": "A writes no more, without a word",
     "takeover": "B is elected, and has observed every node",
     "deposed": "A's fence is refused",
     "evidence": "the log is read",
@@ -173,7 +173,9 @@ class Run:
     async def _start(self, name: str, children: contextlib.AsyncExitStack) -> Monitor:
         monitor = self._proof.start(name, self._keys.namespace, self._proof.directory)
         self._monitors.append(monitor)
-        return await children.enter_async_context(monitor)
+        await children.enter_async_context(monitor)
+        await self._proof.namespaces.add_child(self._keys.namespace, monitor.pid)
+        return monitor
 
     async def _end(self, first: Monitor) -> None:
         self._seen.step = "kill"
@@ -219,6 +221,7 @@ class Run:
             return any('"standing_by"' in line for line in first.lines()[before:])
 
         await self._until(stands_by, "the resumed owner stands by again")
+        self._proof.tell("  ✓ A was resumed, and stands by again")
 
     # --- looking
 

@@ -56,6 +56,7 @@ READ_COMMANDS = {
     "client",
     "info",
     "hgetall",
+    "hget",
     "zrange",
     "multi",
     "exec",
