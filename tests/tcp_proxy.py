@@ -21,6 +21,7 @@ class TcpProxy:
     `drop_replies`: requests arrive, answers do not; the connection closes with the first one lost.
     `cut`: every connection closes and new ones are refused at once.
     `hold`: nothing passes in either direction, and connections stay open.
+    `reply_delay_s` slows every answer.
     """
 
     def __init__(self, port: int) -> None:
@@ -33,6 +34,7 @@ class TcpProxy:
         self._mode: Mode = "pass"
         self._gate = _open_gate()
         self.replies_dropped = 0
+        self.reply_delay_s = 0.0
         self.held = 0
 
     async def __aenter__(self) -> Self:
@@ -143,6 +145,8 @@ class TcpProxy:
                 if replies and self._mode == "drop_replies":
                     self.replies_dropped += 1
                     return
+                if replies and self.reply_delay_s:
+                    await asyncio.sleep(self.reply_delay_s)
                 sink.write(data)
                 await sink.drain()
 

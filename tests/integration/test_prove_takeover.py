@@ -17,6 +17,7 @@ from aibs.codec import dumps, loads
 from aibs.eventstore.connection import open_client
 from aibs.eventstore.keys import Keys
 from aibs.eventstore.scripts import source
+from aibs.eventstore.state import LiveState
 from aibs.ollama.sim import SimModel, SimServer, SimSpec
 from aibs.proofs.document import TakeoverDocument
 from aibs.proofs.ground import Ground
@@ -27,6 +28,7 @@ from aibs.proofs.takeover import Proof
 from aibs.settings import load
 from tests.integration.in_loop import in_loop
 from tests.monitor_process import MonitorProcess, environment, watch
+from tests.tcp_proxy import TcpProxy
 from tests.valkey_server import ValkeyServer, free_port
 
 if TYPE_CHECKING:
@@ -234,6 +236,57 @@ async def test_it_fails_where_the_standby_comes_late_unless_that_is_only_reporte
         document = await made.prove(gate="report-only")
         assert (document.passed, document.availability_passed) == (True, False)
         assert any("over the bound" in finding for finding in document.runs[0].findings)
+
+
+@in_loop
+async def test_a_way_to_the_server_that_turns_slow_fails_the_handover_or_is_only_reported(
+    tmp_path: Path,
+) -> None:
+    async with scene(tmp_path) as made, TcpProxy(made.server.port) as proxy:
+        monitors = "AIBS_MODEL_CLUSTER_RESIDENCY_MONITOR_"
+        slow = {
+            "AIBS_VALKEY_URL": proxy.url,
+            # A quarter of the TTL is a renewal's longest time: more than the delay.
+            f"{monitors}LEASE_TTL_SECONDS": "3.2",
+            f"{monitors}POLL_INTERVAL_SECONDS": "0.2",
+            f"{monitors}POLL_TIMEOUT_SECONDS": "0.15",
+        }
+        told = {k: v for k, v in made.ground.environment.items() if k.startswith("AIBS_")}
+        ground = replace(
+            made.ground,
+            environment={**made.ground.environment, **slow},
+            settings=load({**told, **slow}, env_file=None),
+        )
+
+        class Slowing(Monitor):
+            """Killed just after a renewal, when the way turns slow."""
+
+            async def kill(self) -> None:
+                namespace = self.environment["AIBS_MODEL_CLUSTER_NAMESPACE"]
+                live = LiveState(made.ground.client, Keys(namespace))
+                before = now = await live.term()
+                while now == before:
+                    await asyncio.sleep(0.005)
+                    now = await live.term()
+                proxy.reply_delay_s = 0.5
+                await super().kill()
+
+        slowed = Scene(made.server, made.nodes, ground)
+        for gate in ("report-only", "strict"):
+            proxy.reply_delay_s = 0.0
+            slowed.proof = replace(
+                slowed.proof,
+                gate=gate,
+                start=lambda name, namespace, directory: _as(
+                    Slowing, ground, name, namespace, directory
+                ),
+            )
+            document = await slowed.prove(gate=gate)
+            (run,) = document.runs
+            assert run.correctness_passed, run.findings
+            assert document.passed == (gate == "report-only"), run
+            assert not document.availability_passed, run
+            assert any("over the bound" in finding for finding in run.findings)
 
 
 @in_loop
