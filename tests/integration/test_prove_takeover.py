@@ -419,6 +419,29 @@ async def test_the_runbooks_command_prints_one_document_and_the_audit_tells_of_i
         assert "passed" in told["last_proof"]
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("variant", ["kill", "pause"])
+@in_loop
+async def test_with_the_default_settings_each_handover_is_within_the_bound(
+    tmp_path: Path, variant: str
+) -> None:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("AIBS_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "aibs", "prove-takeover", "--self-contained", "--json"),
+        *("--repeat", "3", "--variant", variant),
+        env=plain,
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 300)
+    assert process.returncode == 0, err
+    document = loads(out)
+    assert document["passed"]
+    assert len(document["runs"]) == 3
+    assert all(run["handover_ms"] <= document["bound_ms"] for run in document["runs"])
+
+
 @in_loop
 async def test_a_server_that_is_away_is_status_3_and_bad_options_are_status_2(
     tmp_path: Path,
