@@ -45,6 +45,7 @@ Examples:
   aibs replay --follow --type LeaseDenied --json
   aibs replay --export incident.ndjson.gz --since -2h
   aibs replay --from incident.ndjson.gz --verify
+  aibs replay --since -24h --what-if box-c.vram_gb=110
 """
 
 
@@ -85,6 +86,14 @@ def replay(
         bool,
         typer.Option("--verify", help="Whether the log, and the live state, add up."),
     ] = False,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="The recorded requests on another fleet: box-c.vram_gb=110, box-c.slots=2, "
+            "box-c=off, worker.answer.resident_weight_gb=24; repeat for more.",
+        ),
+    ] = None,
     export: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the log: NDJSON, .gz or .zst compressed."),
@@ -118,6 +127,7 @@ def replay(
         diff=diff,
         explain=explain,
         verify=verify,
+        what_if=what_if or (),
         export=export,
         source=from_,
         json=json_,
@@ -166,6 +176,12 @@ async def _put(source: Source, options: Options, asked: Asked, configured: Setti
         verdict = await answers.verified(source)
         _show(verdict, render_verify, json_=options.json)
         return 0 if verdict.ok else 1
+    elif options.what_if:
+        from aibs.replay.text import render_what_if
+        from aibs.replay.what_if.changes import read_changes
+
+        supposed = await answers.supposed(source, asked, read_changes(options.what_if))
+        _show(supposed, render_what_if, json_=options.json)
     elif options.export is not None:
         header = await answers.exported(source, asked, options.export)
         typer.echo(

@@ -17,9 +17,10 @@ from aibs.replay.source import FileSource, LiveSource, Range, open_live
 from aibs.replay.states import past
 from aibs.replay.streaming import filter_at, followed, played, selected
 from aibs.replay.verification import verify
+from aibs.replay.what_if.ask import what_if
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
     from aibs.replay.as_of import AsOfDocument
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from aibs.replay.source import Source
     from aibs.replay.story import ExplainDocument
     from aibs.replay.verify import VerifyDocument
+    from aibs.replay.what_if.changes import Change
+    from aibs.replay.what_if.report import WhatIfDocument
     from aibs.reports.part import Part
     from aibs.settings import Settings
 
@@ -50,6 +53,13 @@ class Printer(Protocol):
     def flush(self) -> None:
         """All of them are to be seen now."""
         ...
+
+
+async def supposed(source: Source, asked: Asked, changes: Sequence[Change]) -> WhatIfDocument:
+    """The recorded requests on another fleet."""
+    wanted = await range_of(source, asked)
+    with shown_or_told(source):
+        return await what_if(source, wanted, changes)
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aibs.audit.wording import age, gb, plural, printable
+from aibs.replay.what_if.report import rows_of
 from aibs.reports.text import STATE_STYLES, bar, moment_ms
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from aibs.replay.diff import DiffDocument, NodeChange
     from aibs.replay.story import ExplainDocument
     from aibs.replay.verify import VerifyDocument
+    from aibs.replay.what_if.report import WhatIfDocument
     from aibs.reports.leaks import LeaseReport
     from aibs.reports.status import NodeReport, WaiterReport
 
@@ -178,6 +180,20 @@ def _shown(value: str | int | None, *, sized: bool) -> str:
     if value is None:
         return "none" if not sized else "unknown"
     return gb(value) if sized and isinstance(value, int) else str(value)
+
+
+def render_what_if(document: WhatIfDocument, console: Console) -> None:
+    """Recorded, before and after side by side, and what that rests on."""
+    _say(console, f"What if {', '.join(printable(text) for text in document.changes)}:")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("recorded", "simulated before", "simulated after"):
+        table.add_column(name, justify="right")
+    for row in rows_of(document):
+        table.add_row(*(printable(cell) for cell in row))
+    console.print(table)
+    for sentence in document.assumptions:
+        _say(console, sentence, "dim")
 
 
 def render_verify(document: VerifyDocument, console: Console) -> None:

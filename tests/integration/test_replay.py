@@ -164,6 +164,26 @@ def test_a_tampered_log_is_named_and_nothing_crashes(
 
 
 @in_loop
+async def test_another_fleet_is_asked_for_on_the_server_and_from_a_file_alike(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    async with recorded(valkey_url, namespace) as pool:
+        env = pool.settings(valkey_url)
+        path = tmp_path / "log.ndjson"
+        assert run("--export", str(path), **env).returncode == 0
+        question = ("--what-if", "box-c.slots=4", "--json")
+        live, file = run(*question, **env), run("--from", str(path), *question)
+        assert live.returncode == 0, live.stderr
+        assert live.stdout == file.stdout
+        answer = json.loads(live.stdout)
+        assert answer["schema"] == "aibs.replay.what_if/1"
+        assert answer["recorded"]["requests"] == answer["before"]["requests"] > 0
+        assert answer["after"]["wait_longest_ms"] <= answer["before"]["wait_longest_ms"]
+        wrong = run("--what-if", "nowhere.slots=4", **env)
+        assert (wrong.returncode, wrong.stdout) == (2, b"")
+
+
+@in_loop
 async def test_live_state_that_was_changed_by_hand_is_named(
     valkey_url: str, namespace: str
 ) -> None:

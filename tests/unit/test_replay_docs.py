@@ -17,5 +17,5 @@ def test_the_page_of_events_is_what_the_types_say() -> None:
 
 def test_every_command_of_the_worked_incident_prints_what_the_page_shows() -> None:
     text = (DOCS / "incident.md").read_text("utf-8")
-    assert text.count("\n$ aibs ") == 6
+    assert text.count("\n$ aibs ") == 7
     assert incident_page(text, dict(os.environ)) == text
