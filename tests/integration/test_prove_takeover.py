@@ -7,9 +7,10 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -116,6 +117,31 @@ async def test_a_killed_owner_is_followed_within_the_bound_and_nothing_is_left(
         assert made.left() == {b"{aibs-proofs}:last"}
         for number in range(len(NAMES)):
             assert {method for method, _ in made.nodes.node(number).log} == {"GET"}
+
+
+@in_loop
+async def test_the_real_namespace_is_not_touched_by_any_command(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        seen: list[str] = []
+
+        def listen(monitor: Any) -> None:
+            for told in monitor.listen():
+                if told["command"].lower().startswith("echo"):
+                    return
+                seen.append(told["command"])
+
+        with contextlib.closing(made.server.client()) as client, _monitor(client) as monitor:
+            listener = threading.Thread(target=listen, args=(monitor,))
+            listener.start()
+            document = await made.prove()
+            with contextlib.closing(made.server.client()) as other:
+                other.echo("")
+            listener.join(10)
+            assert not listener.is_alive()
+        assert document.passed
+        namespace = document.runs[0].namespace
+        assert any(f"{{aibs:{namespace}}}" in command for command in seen), "it saw nothing"
+        assert [command for command in seen if f"{{aibs:{NAMESPACE}}}" in command] == []
 
 
 @in_loop
@@ -465,6 +491,10 @@ async def test_a_server_that_is_away_is_status_3_and_bad_options_are_status_2(
 def _as(kind: type[Monitor], ground: Ground, name: str, namespace: str, directory: Path) -> Monitor:
     plain = ground.start(name, namespace, directory)
     return kind(name, plain.environment, directory, ground.cwd)
+
+
+def _monitor(client: object) -> Any:
+    return cast("Any", client).monitor()
 
 
 def _runs(pid: int) -> bool:

@@ -222,6 +222,22 @@ def test_a_cut_file_is_shown_up_to_its_fault_and_fails(tmp_path: Path) -> None:
     assert run("--from", str(path), "--verify").returncode == 1
 
 
+def test_reordered_lines_of_a_file_are_named(tmp_path: Path) -> None:
+    from tests.incident_log import items, write
+
+    path = write(tmp_path / "log.ndjson", items())
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[9], lines[10] = lines[10], lines[9]
+    path.write_bytes(b"".join(lines))
+    verdict = run("--from", str(path), "--verify", "--json")
+    assert verdict.returncode == 1
+    named = {problem["id"] for problem in json.loads(verdict.stdout)["problems"]}
+    assert json.loads(lines[10])["id"] in named
+    for question in ([], ["--as-of", "-1s"]):
+        answer = run("--from", str(path), *question)
+        assert b"Traceback" not in answer.stderr, answer.stderr
+
+
 @in_loop
 async def test_following_outlives_a_restart_of_the_server(own_valkey: ValkeyServer) -> None:
     async with recorded(own_valkey.url, "followed") as pool:
