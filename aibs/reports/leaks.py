@@ -12,6 +12,8 @@ from aibs.history.agreement import differences_of, residency_notes
 from aibs.reports.part import Part, Timestamp
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aibs.eventstore.placement_state import LiveParts
     from aibs.projections.leaks import EndedLease
     from aibs.reports.moment import Moment
@@ -96,13 +98,17 @@ class LeaksDocument(Part):
     """Whether a lease is late now, or something leaked since `since` that nobody acknowledged."""
 
 
+def in_order(leases: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Lease ids as they were granted: a token is the number of its grant's event."""
+    return sorted(
+        leases, key=lambda one: (leases[one]["acquired_at_ms"], leases[one]["token"].zfill(16))
+    )
+
+
 def leaks_document(moment: Moment, *, heartbeat_ms: int) -> LeaksDocument:
     """The document of one moment."""
     live = moment.live
-    living = [
-        _living(live, lease_id, heartbeat_ms)
-        for lease_id in sorted(live.leases, key=lambda one: int(live.leases[one]["acquired_at_ms"]))
-    ]
+    living = [_living(live, lease_id, heartbeat_ms) for lease_id in in_order(live.leases)]
     ended = [
         _ended(lease, acknowledged=lease_id in live.acks or lease_id in moment.leaks.acknowledged)
         for lease_id, lease in moment.leaks.ended.items()

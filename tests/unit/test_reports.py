@@ -12,7 +12,7 @@ from aibs.errors import ConfigurationError
 from aibs.eventstore.placement_state import LiveParts
 from aibs.eventstore.state import FleetState, PoolState, Stamp
 from aibs.reports.durations import duration_ms
-from aibs.reports.leaks import Counts, LeaksDocument, LeaseReport
+from aibs.reports.leaks import Counts, LeaksDocument, LeaseReport, in_order
 from aibs.reports.status import NodeReport, PoolReport, StatusDocument, _nodes
 from aibs.reports.text import BAR_WIDTH, bar, render_leaks, render_status
 
@@ -227,3 +227,12 @@ def test_a_pool_without_owner_or_fleet_says_what_to_start_even_in_plain_ascii() 
         assert "no fleet is declared" in text
         assert "######" in text
         assert "No lease, nobody waits." in text
+
+
+def test_leases_of_one_millisecond_stand_in_the_order_of_their_grants() -> None:
+    held = {
+        "b": {"acquired_at_ms": 1, "token": "10"},
+        "a": {"acquired_at_ms": 1, "token": "9"},
+        "c": {"acquired_at_ms": 0, "token": "11"},
+    }
+    assert in_order(held) == ["c", "a", "b"]
