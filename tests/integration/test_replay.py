@@ -253,15 +253,17 @@ async def test_following_outlives_a_restart_of_the_server(own_valkey: ValkeyServ
             async with asyncio.timeout(PATIENCE_S):
                 while json.loads(await follower.stdout.readline())["type"] != "LeaseAcquired":
                     pass
-                await pool.deny(8)
                 while json.loads(await follower.stdout.readline())["type"] != "LeaseReleased":
                     pass
                 await asyncio.to_thread(own_valkey.stop)
                 assert b"Waiting for it" in await follower.stderr.readline()
                 await asyncio.to_thread(own_valkey.start)
                 assert b"is back" in await follower.stderr.readline()
-                await pool.queue(9)
-                while json.loads(await follower.stdout.readline())["type"] != "LeaseQueued":
+                # Whoever connects next finds a server that was restarted, which is an event.
+                after = await RecordedPool.open(own_valkey.url, "followed")
+                await after.pool.open()
+                await after.close()
+                while json.loads(await follower.stdout.readline())["type"] != "PoolSuspect":
                     pass
             follower.send_signal(signal.SIGINT)
             assert await follower.wait() == 130
