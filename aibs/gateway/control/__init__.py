@@ -1,0 +1,1 @@
+"""What an operator and a program ask the gateway itself: placements, health, status, metrics."""
