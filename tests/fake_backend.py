@@ -51,6 +51,7 @@ class FakeBackend:
         self.reports: list[tuple[str, str, str]] = []
         self.beats: list[list[str]] = []
         self.words: dict[str, str] = {}
+        self.trips: dict[str, str] = {}
         self.wake_queue: asyncio.Queue[frozenset[str]] = asyncio.Queue()
         self.wakes_on_release = True
         self.on_call: Callable[[str], object] = lambda _: None
@@ -210,6 +211,15 @@ class FakeBackend:
     ) -> None:
         await self._fault("report", (kind, lease.lease_id, ms))
         self.reports.append((kind, model, outcome))
+
+    async def trip(self, node_id: str, why: str) -> bool:
+        lost = await self._fault("trip", (node_id, why))
+        tripped = node_id == "box-a" and node_id not in self.trips
+        if tripped:
+            self.trips[node_id] = why
+        if lost:
+            raise OutcomeUnknown("The answer was lost.")
+        return tripped
 
     async def open_session(self, session: Session) -> None:
         await self._fault("open_session", session.holder)

@@ -57,6 +57,13 @@ class Backend(Protocol):
         """Log that a model is being loaded, was loaded, or was unloaded for this lease."""
         ...
 
+    async def trip(self, node_id: str, why: str) -> bool:
+        """Close a node whose answers failed, for everybody; one lease tries it again later.
+
+        False where it was closed already, or is not declared.
+        """
+        ...
+
     async def open_session(self, session: Session) -> None:
         """Make the holder known, and end what dead holders of its host left behind."""
         ...

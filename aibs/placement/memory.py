@@ -106,6 +106,10 @@ class MemoryBackend:
     ) -> None:
         """Nobody reads it: there is no log."""
 
+    async def trip(self, node_id: str, why: str) -> bool:  # noqa: ARG002 - no log tells why
+        """Close a node whose answers failed; False where it was so already, or is undeclared."""
+        return self._model.trip(node_id, self._look()) == "ok"
+
     async def open_session(self, session: Session) -> None:
         """Nothing outlives this process."""
 

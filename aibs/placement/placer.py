@@ -12,6 +12,7 @@ from aibs import logs
 from aibs.clock import SystemClock
 from aibs.errors import AibsError, ConfigurationError, PoolMissing, Unreachable
 from aibs.lanes import lane_name
+from aibs.placement import tripping
 from aibs.placement.asking import PlacerTiming, request_of
 from aibs.placement.block import LeaseBlock
 from aibs.placement.endings import Endings
@@ -137,6 +138,13 @@ class Placer:
             requester=requester,
         )
         return LeaseBlock(self, request, on_queue)
+
+    async def trip(self, node_id: str, why: str) -> bool:
+        """Close a node that failed its requests, for every process; later one lease tries it again.
+
+        True where it closed now; False where it was closed, is not declared, or no server answered.
+        """
+        return await tripping.trip(self.backend, self.clock, node_id, why)
 
     async def aclose(self) -> None:
         """End every wait and lease of this placer, then give up its tasks. May be repeated."""

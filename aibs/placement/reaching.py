@@ -94,6 +94,10 @@ class ReachedBackend:
         """As Backend.report."""
         await (await self._serving()).report(lease, kind, model, ms=ms, outcome=outcome)
 
+    async def trip(self, node_id: str, why: str) -> bool:
+        """As Backend.trip."""
+        return await (await self._serving()).trip(node_id, why)
+
     async def open_session(self, session: Session) -> None:
         """As Backend.open_session."""
         await (await self._serving()).open_session(session)

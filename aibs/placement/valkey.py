@@ -180,6 +180,15 @@ class ValkeyBackend:
             },
         )
 
+    async def trip(self, node_id: str, why: str) -> bool:
+        """Close a node whose answers failed; False where it was so already, or is undeclared."""
+        args: dict[str, str | int | bytes] = {
+            "node_id": node_id,
+            "why": why,
+            "by": self._pool.actor,
+        }
+        return (await self._pool.call("trip", args)).word == "ok"
+
     async def open_session(self, session: Session) -> None:
         """Make the holder known, and end what dead holders of its host left behind."""
         state = PlacementState(self._pool.client, self._pool.keys)

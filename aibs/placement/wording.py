@@ -156,10 +156,12 @@ def seconds(duration_ms: int) -> str:
     return f"{duration_ms // 1000} s" if duration_ms < 120_000 else f"{duration_ms // 60_000} min"
 
 
-def printable(text: str) -> str:
+def printable(text: str, most: int = TEXT_MAX) -> str:
     """Text from outside on one line of a terminal."""
-    safe = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-    return safe if len(safe) <= TEXT_MAX else f"{safe[:TEXT_MAX]}…"
+    safe = "".join(
+        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[: most + 1]
+    )
+    return safe if len(safe) <= most else f"{safe[:most]}…"
 
 
 def denied(subject: Subject, reason: str, around: Circumstances) -> PlacementDenied:

@@ -31,6 +31,7 @@ from aibs.placement.asking import request_of
 from aibs.placement.session import open_identity
 from aibs.placement.values import Granted
 from tests.integration.in_loop import in_loop, until
+from tests.node_scenarios import NODE_SCENARIOS
 from tests.placement_desk import GB, MODEL, TIMING, Desk, desk, visit
 from tests.placement_scenarios import SCENARIOS, MemoryBench, ValkeyBench, play
 from tests.placement_scene import DRAIN_S, NODES, generate_short, renewed, scene, until_true
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 NODE = SimSpec("box-c", 90 * GB, (SimModel(MODEL, 7 * GB),), num_parallel=16)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *NODE_SCENARIOS], ids=lambda one: one.__name__)
 def test_the_server_keeps_the_contract_and_answers_as_memory_does(
     scenario: Scenario, valkey_url: str
 ) -> None:

@@ -14,6 +14,7 @@ from aibs.placement import Placer, PlacerTiming
 from aibs.placement.memory import MemoryBackend
 from aibs.placement.session import open_identity
 from tests.integration.in_loop import in_loop
+from tests.node_scenarios import NODE_SCENARIOS
 from tests.placement_desk import LIMITS
 from tests.placement_scenarios import SCENARIOS, MemoryBench, play
 from tests.placing import FLEET, LONG
@@ -30,7 +31,7 @@ def placer(timing: PlacerTiming = LONG) -> Placer:
     return Placer(backend, FLEET, open_identity("test", "test"), timing)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *NODE_SCENARIOS], ids=lambda one: one.__name__)
 def test_memory_keeps_the_contract(scenario: Scenario) -> None:
     play(scenario, MemoryBench())
 

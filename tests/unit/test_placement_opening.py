@@ -181,6 +181,22 @@ async def test_one_attempt_serves_all_callers_and_outlives_the_one_that_began_it
 
 
 @in_loop
+async def test_a_node_is_tripped_by_way_of_the_server_and_not_here_while_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("aibs.placement.placer.SESSION_WAIT_S", 0.01)
+    monkeypatch.setattr("aibs.placement.tripping.PAUSE_FIRST_S", 0.001)
+    way = Way(AWAY)
+    backend, placer = placer_by(way)
+    async with placer:
+        assert not await placer.trip("box-a", "resets")
+        way.fault = None
+        assert await placer.trip("box-a", "resets")
+    assert way.reached.trips == {"box-a": "resets"}
+    await backend.aclose()
+
+
+@in_loop
 async def test_a_closed_placer_reaches_for_nothing() -> None:
     way = Way()
     backend, placer = placer_by(way)
