@@ -15,6 +15,9 @@ INTERRUPTED = 130
 def main() -> None:
     """Entry point of the console script."""
     try:
+        from aibs.children.leash import tie
+
+        tie()
         from aibs.cli.app import run
 
         run()

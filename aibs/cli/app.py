@@ -54,9 +54,22 @@ def _register() -> None:
         replay,
         schema,
         status,
+        up,
     )
 
-    commands = (demo, monitor, audit, status, leaks, replay, prove_takeover, node, config, schema)
+    commands = (
+        demo,
+        up,
+        monitor,
+        audit,
+        status,
+        leaks,
+        replay,
+        prove_takeover,
+        node,
+        config,
+        schema,
+    )
     for module in commands:
         module.register(app)
 
