@@ -15,6 +15,7 @@ from pydantic import PrivateAttr, ValidationError
 
 from aibs.errors import ConfigurationError, Fault
 from aibs.fleet import Fleet, Node
+from aibs.settings.api_keys import InvalidKeys, KeySource, read_keys
 from aibs.settings.fields import FIELDS, Variables, variable
 from aibs.settings.roster import InvalidRoster, read_roster
 from aibs.settings.rules import broken_rules, ms, takeover_bound_ms
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "load"]
 
 ROSTER = "model_admission_worker_roster"
+API_KEYS = "api_keys"
 
 
 HEARTBEAT_TIMEOUT_MS = 5_000
@@ -41,12 +43,17 @@ class Settings(Variables):
     """The settings of one process. Times end in `_ms` where they are whole milliseconds."""
 
     _fleet: Fleet = PrivateAttr(default_factory=Fleet)
+    _keys: KeySource = PrivateAttr(default_factory=KeySource)
     _warnings: tuple[str, ...] = PrivateAttr(default=())
     _sources: Sources = PrivateAttr(default_factory=lambda: Sources({}, ()))
 
     def fleet(self) -> Fleet:
         """The nodes, the roster and the affinity."""
         return self._fleet
+
+    def key_source(self) -> KeySource:
+        """The API keys as digests, and the file that they came from."""
+        return self._keys
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -187,11 +194,19 @@ def examine(
         unreadable |= {ROSTER}
         # Like any text that cannot be read: nobody may take it, or show it, for a roster.
         settings = settings.model_copy(update={ROSTER: Variables.model_fields[ROSTER].default})
+    keys = KeySource()
+    try:
+        keys = read_keys(settings.api_keys, directory)
+        warnings += keys.warnings
+    except InvalidKeys as error:
+        faults.append(Fault(variable(API_KEYS), error.problem, error.mend))
+        unreadable |= {API_KEYS}
     together = broken_rules(settings, unreadable)
     faults += together
     if not unreadable and not together:
         settings._fleet = _fleet(settings, workers)
         warnings += _roles_of_nobody(settings)
+    settings._keys = keys
     settings._warnings = tuple(warnings)
     settings._sources = sources
     return settings, tuple(faults)

@@ -14,6 +14,7 @@ from aibs.codec import BYTES_PER_GB, gb_to_bytes, loads
 from aibs.errors import ConfigurationError
 from aibs.eventstore.endpoint import parse_url
 from aibs.fleet import InvalidNodeUrl, normalise_url
+from aibs.settings.api_keys import InvalidKeys, parse_keys
 from aibs.settings.parsing import (
     NAME_RULE,
     boolean,
@@ -113,21 +114,11 @@ Namespace = Annotated[str, BeforeValidator(identifier("the namespace"))]
 
 def _api_keys(value: Any) -> str:
     text = str(value).strip()
-    if not text or text.startswith("@"):
-        return text
-    mend = "Write name:key or name:key:max_class, separated by commas, or @ and a file's path."
-    names = []
-    # A key is never repeated in a fault: only its place is.
-    for place, item in enumerate(text.split(","), 1):
-        name, _, rest = item.strip().partition(":")
-        key, _, highest = rest.partition(":")
-        if not is_identifier(name) or not key:
-            raise fault(f"has as item {place} something that is not name:key", mend)
-        if highest and highest not in ("high", "normal", "low"):
-            raise fault(f"has in item {place} a class other than high, normal or low", mend)
-        names.append(name)
-    if len(set(names)) != len(names):
-        raise fault("has a name twice", "Give each key its own name.")
+    if not text.startswith("@"):
+        try:
+            parse_keys(text)
+        except InvalidKeys as error:
+            raise fault(error.problem, error.mend) from error
     return text
 
 
