@@ -17,6 +17,13 @@ def dumps(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
+def dumps_in_order(value: Any) -> bytes:
+    """JSON with members in the order they stand in, for documents that are not ours: of a schema
+    that a model answers by, the order of the properties is the order of the answer.
+    """
+    return orjson.dumps(value)
+
+
 def dumps_text(value: Any) -> str:
     """Canonical JSON as text."""
     return dumps(value).decode()

@@ -29,6 +29,7 @@ class Child:
     """`aibs <arguments>` with this whole environment in `cwd`. `hear` gets each line it prints.
 
     `grace_s` is how long it may take to end: told by us, or by itself where this process is gone.
+    `pass_fds` are open files that it inherits.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Child:
         grace_s: float,
         hear: Callable[[str], None] = lambda _line: None,
         cwd: Path | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self.name = name
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -49,6 +51,7 @@ class Child:
         self._grace_s = grace_s
         self._hear = hear
         self._cwd = cwd
+        self._pass_fds = tuple(pass_fds)
         self._process: asyncio.subprocess.Process | None = None
         self._output: asyncio.ReadTransport | None = None
         self._hearing: asyncio.Task[None] | None = None
@@ -69,7 +72,7 @@ class Child:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=writing,
                 stderr=writing,
-                pass_fds=(reading,),
+                pass_fds=(reading, *self._pass_fds),
                 start_new_session=True,
             )
         except BaseException:

@@ -53,6 +53,7 @@ def _register() -> None:
         prove_takeover,
         replay,
         schema,
+        serve,
         status,
         up,
     )
@@ -61,6 +62,7 @@ def _register() -> None:
         demo,
         up,
         monitor,
+        serve,
         audit,
         status,
         leaks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from aibs.monitor.service import Monitor, MonitorTiming
 from aibs.monitor.term import TIMEOUT_RATIO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from aibs.settings import Settings
 
@@ -41,12 +42,9 @@ def timing_of(settings: Settings) -> MonitorTiming:
     )
 
 
-async def run_until_told(
-    settings: Settings, *, on_status: Callable[[str], None] | None = None
-) -> None:
-    """Run the monitor until SIGTERM or SIGINT. A second signal ends it without resigning."""
-    loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+@asynccontextmanager
+async def open_monitor(settings: Settings) -> AsyncIterator[Monitor]:
+    """A monitor to be run, and its connections, closed after the block."""
     clock = SystemClock()
     timing = timing_of(settings)
     connections = Connections(
@@ -55,14 +53,32 @@ async def run_until_told(
         clock,
         timeout_s=timing.lease_ttl_ms * TIMEOUT_RATIO / 1000,
     )
-    monitor = Monitor(
-        settings.fleet(),
-        settings.model_cluster_namespace,
-        timing,
-        connections,
-        clock,
-        recovery_ms=settings.recovery_ms,
-    )
+    try:
+        yield Monitor(
+            settings.fleet(),
+            settings.model_cluster_namespace,
+            timing,
+            connections,
+            clock,
+            recovery_ms=settings.recovery_ms,
+        )
+    finally:
+        await connections.close()
+
+
+async def run_until_told(
+    settings: Settings, *, on_status: Callable[[str], None] | None = None
+) -> None:
+    """Run the monitor until SIGTERM or SIGINT. A second signal ends it without resigning."""
+    async with open_monitor(settings) as monitor:
+        await _run(settings, monitor, on_status)
+
+
+async def _run(
+    settings: Settings, monitor: Monitor, on_status: Callable[[str], None] | None
+) -> None:
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
     log = logs.get("aibs.monitor", owner=monitor.owner)
 
     def tell(name: str) -> None:
@@ -86,11 +102,8 @@ async def run_until_told(
         for task in (line, waiting):
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-        finally:
-            await connections.close()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
     log.info("monitor_stopped")
 
 

@@ -1,0 +1,217 @@
+"""One request and its client: what was sent so far, and how a failure is still told.
+
+Before the first byte a failure is a status with a body in the client's format. After it, a stream
+gets a last line or event that says so; an answer in one piece can only be broken off, so that its
+client does not take a part for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from aibs.codec import dumps, rfc3339
+from aibs.gateway.endings import (
+    Ending,
+    NdjsonEnd,
+    SseEnd,
+    WholeEnd,
+    native_ending,
+    openai_ending,
+)
+from aibs.gateway.failures import error_text
+from aibs.gateway.replies import error_document, error_response
+from aibs.gateway.watch import ClientLeft
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    from aibs.gateway.context import Caller
+    from aibs.gateway.endings import Format
+    from aibs.gateway.failures import NodeAnswer
+    from aibs.gateway.upstream import Headers, NodeResponse
+
+    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_TYPES: Final = {
+    "ndjson": b"application/x-ndjson",
+    "sse": b"text/event-stream",
+    "whole": b"application/json",
+}
+
+
+class Exchange:
+    """`path` is the route's; `model` what the client asked for, as its stream's lines name it;
+    `format` what it expects; `stall_s` how long it may take nothing of what is sent.
+    """
+
+    def __init__(
+        self, send: Send, path: str, model: str, format_: Format, caller: Caller, *, stall_s: float
+    ) -> None:
+        self.path = path
+        self.model = model
+        self.format: Format = format_
+        self.caller = caller
+        self.began_s = time.monotonic()
+        self.status = 0
+        self.extra: Headers = []
+        self._send = send
+        self._stall_s = stall_s
+        self._end: NdjsonEnd | SseEnd | WholeEnd = _end_for(format_, path)
+        self._left: int | None = None
+        self._held = b""
+        self._finished = False
+
+    @property
+    def started(self) -> bool:
+        """Whether anything was passed to the client."""
+        return self.status != 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the end of the answer was passed on, or is on its way."""
+        return self._finished
+
+    def add_header(self, name: str, value: str) -> None:
+        """A header of ours, on whatever answer there will be."""
+        key = name.encode("latin-1")
+        self.extra = [pair for pair in self.extra if pair[0] != key]
+        self.extra.append((key, value.encode("latin-1", "replace")))
+
+    async def start(self, response: NodeResponse) -> None:
+        """Pass a node's status and headers on."""
+        headers = response.headers()
+        length = next((value for name, value in headers if name == b"content-length"), None)
+        self._left = int(length) if length is not None and length.isdigit() else None
+        if self.started:
+            return
+        if self.format != "whole" and response.content_type == "application/json":
+            # One object where a stream was asked for: a load, or an error.
+            self._end = _end_for("whole", self.path)
+        await self._begin(response.status, headers)
+
+    async def pass_on(self, chunk: bytes) -> None:
+        """Pass bytes of the body on. The last ones of a known length wait for `finish`, so that
+        the client has its answer no earlier than the lease is given back.
+        """
+        self._end.feed(chunk)
+        if self._left is not None:
+            self._left -= len(chunk)
+            if self._left <= 0:
+                self._held += chunk
+                return
+        await self._body(chunk, more=True)
+
+    def ending(self) -> Ending:
+        """What the node said of the answer's end."""
+        return self._end.ending()
+
+    async def finish(self) -> None:
+        """The answer is whole. May be repeated."""
+        if not self._finished and self.started:
+            self._finished = True
+            await self._body(self._held, more=False)
+
+    async def answer(self, told: NodeAnswer) -> None:
+        """Pass on what a node said instead of serving."""
+        if self.started:
+            await self.fail(error_text(told.body), None, told.status)
+            return
+        headers = [(b"content-type", told.content_type.encode("latin-1", "replace"))]
+        headers.append((b"content-length", b"%d" % len(told.body)))
+        await self._begin(told.status, headers)
+        self._finished = True
+        await self._body(told.body, more=False)
+
+    async def fail(
+        self,
+        sentence: str,
+        reason: str | None,
+        status: int,
+        *,
+        retry_after_ms: int | None = None,
+        more: dict[str, Any] | None = None,
+    ) -> None:
+        """Tell a failure in the client's format. `more` are members beside those of every error."""
+        if self._finished:
+            return
+        if self.started:
+            await self._break_off(error_document(self.path, sentence, reason, status))
+            return
+        response = error_response(self.path, sentence, reason, status, retry_after_ms)
+        body = bytes(response.body)
+        headers = list(response.raw_headers)
+        if more and self.path.startswith("/api/"):
+            document = error_document(self.path, sentence, reason, status, retry_after_ms)
+            body = dumps({**document, **more})
+            headers = [pair for pair in headers if pair[0] != b"content-length"]
+            headers.append((b"content-length", b"%d" % len(body)))
+        await self._begin(status, headers)
+        self._finished = True
+        await self._body(body, more=False)
+
+    async def tell_place(self, position: int, reason: str) -> None:
+        """Say in the stream where the request stands; the stream then has begun."""
+        if self.format == "whole":
+            return
+        if not self.started:
+            await self._begin(200, [(b"content-type", _TYPES[self.format])])
+        if self.format == "sse":
+            # A comment, which every reader of events passes over.
+            line = f": aibs position={position} reason={reason}\n\n".encode()
+        else:
+            empty: dict[str, Any] = (
+                {"message": {"role": "assistant", "content": ""}}
+                if self.path == "/api/chat"
+                else {"response": ""}
+            )
+            document = {
+                "model": self.model,
+                "created_at": rfc3339(int(time.time() * 1000)),
+                **empty,
+                "done": False,
+                "aibs": {"position": position, "reason": reason},
+            }
+            line = dumps(document) + b"\n"
+        await self._body(line, more=True)
+
+    async def _break_off(self, document: dict[str, Any]) -> None:
+        if self.format == "whole" or isinstance(self._end, WholeEnd):
+            # Without its end, the framing itself tells the client that it has not all.
+            raise BrokenOff
+        before = b""
+        if not self._end.at_line_start:
+            before = b"\n\n" if self.format == "sse" else b"\n"
+        text = dumps(document)
+        line = b"data: " + text + b"\n\n" if self.format == "sse" else text + b"\n"
+        self._finished = True
+        await self._body(before + line, more=False)
+
+    async def _begin(self, status: int, headers: Headers) -> None:
+        self.status = status
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*headers, *self.extra]}
+        )
+
+    async def _body(self, data: bytes, *, more: bool) -> None:
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        except TimeoutError as error:
+            # It reads no more: what it holds of the fleet is given to others.
+            raise ClientLeft from error
+
+
+class BrokenOff(Exception):
+    """The answer ends in the middle, and the connection with it."""
+
+
+def _end_for(format_: Format, path: str) -> NdjsonEnd | SseEnd | WholeEnd:
+    if format_ == "ndjson":
+        return NdjsonEnd()
+    if format_ == "sse":
+        return SseEnd()
+    if path.startswith("/v1/"):
+        return WholeEnd(lambda document: openai_ending(document, Ending(False)))
+    return WholeEnd(native_ending)

@@ -1,0 +1,282 @@
+"""From a client's request to a lease, and again to another node where the first one failed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from aibs import logs
+from aibs.errors import FleetMismatch, LeaseLost, PlacementDenied
+from aibs.gateway.denials import answer_to
+from aibs.gateway.failures import ModelMissing, NodeFailure
+from aibs.gateway.watch import ClientLeft
+
+if TYPE_CHECKING:
+    from aibs.fleet import Worker
+    from aibs.gateway.context import GatewayContext
+    from aibs.gateway.exchange import Exchange
+    from aibs.gateway.forwarding import Forwarder
+    from aibs.gateway.job import Job
+    from aibs.gateway.passive import NodeHealth
+    from aibs.gateway.targets import Target
+    from aibs.gateway.watch import ClientWatch
+    from aibs.placement import HeldLease
+
+    Met = NodeFailure | ModelMissing
+
+AVOID_MAX: Final = 8
+ATTEMPTS_MAX: Final = 3
+"""Nodes that one request may meet: more would only spread what makes them fail."""
+
+RETRY_WAIT_S: Final = 10.0
+"""How long a request whose node failed waits for another one, before it is told the failure."""
+
+RELEASE_FIRST_S: Final = 0.05
+"""How long the end of an answer waits for the release: who asks again at once then finds the slot
+free. A slow coordination server delays no answer by more."""
+
+
+class Placing:
+    """Places jobs and sees them served."""
+
+    def __init__(self, context: GatewayContext, forwarder: Forwarder, health: NodeHealth) -> None:
+        self._placer = context.placer
+        self._fleet = context.fleet
+        self._meter = context.meter
+        self._forwarder = forwarder
+        self._health = health
+        self._workers = {worker.worker_id: worker for worker in context.fleet.workers}
+        self._log = logs.get("aibs.gateway.placing")
+
+    async def serve(self, job: Job, watch: ClientWatch) -> None:
+        """Have the job served, or tell its client why not. Raises ClientLeft, BrokenOff."""
+        met: list[Met] = []
+        until_s = time.monotonic() + job.wait_s
+        try:
+            for attempt in range(ATTEMPTS_MAX):
+                wait_s = max(0.0, until_s - time.monotonic())
+                if await self._attempted(job, watch, met, attempt, wait_s):
+                    return
+                if job.exchange.started or not self._may_retry(job, met):
+                    break
+            await self._failed(job, met)
+        finally:
+            self._judge(met, served=job.whole)
+
+    async def _attempted(
+        self, job: Job, watch: ClientWatch, met: list[Met], attempt: int, wait_s: float
+    ) -> bool:
+        """Whether the client has its answer; else `met` has one failure more."""
+        request_id = job.request_id if attempt == 0 else f"{job.request_id}-{attempt + 1}"
+        if met:
+            wait_s = min(wait_s, RETRY_WAIT_S)
+        began_s = time.monotonic()
+        outcome: Literal["granted", "denied", "left"] = "granted"
+        reason = ""
+        try:
+            await self._attempt(job, watch, met, request_id, wait_s)
+        except NodeFailure as failure:
+            self._meter.upstream_failed(failure.node_id, failure.kind)
+            if failure.counts and failure.kind != "http_5xx":
+                self._health.failed(failure)
+            met.append(failure)
+            return False
+        except ModelMissing as missing:
+            self._health.misses(missing.node_id, missing.key)
+            met.append(missing)
+            return False
+        except PlacementDenied as denial:
+            outcome, reason = "denied", denial.reason
+            await self._denied(job, met, denial)
+        except LeaseLost as lost:
+            await self._lost(job, lost)
+        except asyncio.CancelledError:
+            if job.phase == "queued":
+                outcome = "left"
+            raise
+        finally:
+            self._meter.placed(outcome, reason, (job.granted_s or time.monotonic()) - began_s)
+        return True
+
+    async def _attempt(
+        self, job: Job, watch: ClientWatch, met: list[Met], request_id: str, wait_s: float
+    ) -> None:
+        job.phase, job.granted_s = "queued", None
+        places = PlacesTold(job.exchange) if job.tells_place else None
+        finishing: asyncio.Task[None] | None = None
+        try:
+            async with self._placer.lease(
+                model=job.target.model,
+                role=job.target.role,
+                priority=job.priority,
+                timeout=wait_s,
+                request_id=request_id,
+                requester=job.exchange.caller.name,
+                on_queue=places.tell if places else None,
+                patient=False,
+            ) as lease:
+                if places:
+                    await places.close()
+                self._acquired(job, lease)
+                try:
+                    await self._forwarder.run(lease, job, self._worker_of(lease), watch)
+                    # What is left is the answer's end: a release comes before it.
+                    finishing = asyncio.create_task(_finish_later(job.exchange))
+                finally:
+                    self._releasing(job, lease)
+        finally:
+            if places:
+                await places.close()
+            if finishing is not None and not job.exchange.finished:
+                finishing.cancel()
+        await job.exchange.finish()
+
+    def _worker_of(self, lease: HeldLease) -> Worker:
+        worker = self._workers.get(lease.worker_id)
+        if worker is None:
+            worker = next(iter(self._fleet.workers_by_key.get(lease.model_key, ())), None)
+        if worker is None:
+            raise FleetMismatch(
+                f"The lease is for the worker {lease.worker_id}, which this gateway's roster has "
+                "not.",
+                mend="Use the same AIBS_MODEL_ADMISSION_WORKER_ROSTER in every process.",
+            )
+        return worker
+
+    def _acquired(self, job: Job, lease: HeldLease) -> None:
+        exchange = job.exchange
+        job.granted_s = time.monotonic()
+        exchange.add_header("x-aibs-node", lease.node_id)
+        exchange.add_header("x-aibs-lease", lease.lease_id)
+        exchange.add_header("x-aibs-request", lease.request_id)
+        exchange.add_header("x-aibs-queue-ms", str(lease.queue_ms))
+        self._meter.waited(lease.model, lease.queue_ms / 1000)
+        self._log.info(
+            "placement_acquired", priority=job.priority, warm=lease.warm, **_told_of(lease)
+        )
+
+    def _releasing(self, job: Job, lease: HeldLease) -> None:
+        self._log.info(
+            "placement_released",
+            phase=job.phase,
+            whole=job.whole,
+            lost=lease.error is not None,
+            **_told_of(lease),
+        )
+
+    # --- other nodes
+
+    def _candidates(self, target: Target) -> set[str]:
+        found: set[str] = set()
+        for worker in target.workers:
+            allowed = {node.node_id for node in self._fleet.allowed_nodes(worker)}
+            if target.role is not None:
+                allowed &= {node.node_id for node in self._fleet.nodes_for_role(target.role)}
+            found |= allowed
+        return found
+
+    def _avoided(self, target: Target, met: list[Met]) -> tuple[str, ...]:
+        """Nodes that this request must not get, as long as others remain."""
+        avoided = {one.node_id for one in met}
+        if len({worker.key for worker in target.workers}) == 1:
+            avoided |= set(self._health.missing_on(target.workers[0].key))
+        if not avoided:
+            return ()
+        return tuple(sorted(avoided)[:AVOID_MAX]) if self._candidates(target) - avoided else ()
+
+    def _may_retry(self, job: Job, met: list[Met]) -> bool:
+        last = met[-1]
+        if self._candidates(job.target) - {one.node_id for one in met}:
+            return True
+        # A connection that an idle node closed as we used it says nothing of the node.
+        return isinstance(last, NodeFailure) and last.kind == "reset" and len(met) == 1
+
+    def _judge(self, met: list[Met], *, served: bool) -> None:
+        """Which error answers speak against their nodes: not those that every node gave."""
+        said = [one for one in met if isinstance(one, NodeFailure) and one.kind == "http_5xx"]
+        if served or len({one.node_id for one in said}) == 1:
+            for failure in said:
+                if failure.counts:
+                    self._health.failed(failure)
+
+    # --- what the client is told
+
+    async def _denied(self, job: Job, met: list[Met], denial: PlacementDenied) -> None:
+        if met:
+            await self._failed(job, met)
+            return
+        status, retry_after_ms = answer_to(denial.reason, denial.retry_after_ms)
+        await job.exchange.fail(
+            str(denial),
+            denial.reason,
+            status,
+            retry_after_ms=retry_after_ms,
+            more={"position": denial.position} if denial.position is not None else None,
+        )
+
+    async def _lost(self, job: Job, lost: LeaseLost) -> None:
+        if job.whole:
+            # Nothing of the answer is missing.
+            await job.exchange.finish()
+            return
+        status, retry_after_ms = answer_to(lost.reason, None)
+        await job.exchange.fail(str(lost), lost.reason, status, retry_after_ms=retry_after_ms)
+
+    async def _failed(self, job: Job, met: list[Met]) -> None:
+        last = next((one for one in reversed(met) if isinstance(one, NodeFailure)), met[-1])
+        if last.answer is not None:
+            await job.exchange.answer(last.answer)
+        elif isinstance(last, ModelMissing):
+            await job.exchange.fail(
+                f"model {job.exchange.model!r} not found on {last.node_id}", "unknown_model", 404
+            )
+        else:
+            status = 504 if last.kind == "timeout" else 502
+            await job.exchange.fail(
+                f"The node {last.node_id} failed the request: {last.detail}.",
+                "node_unhealthy",
+                status,
+            )
+
+
+class PlacesTold:
+    """Tells a client its places in the queue, one after the other, until it is closed."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._places: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run(), name="places told")
+
+    def tell(self, position: int, reason: str) -> None:
+        """The request stands there now."""
+        self._places.put_nowait((position, reason))
+
+    async def close(self) -> None:
+        """Nothing is told any more, and nothing is half told."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            position, reason = await self._places.get()
+            await self._exchange.tell_place(position, reason)
+
+
+def _told_of(lease: HeldLease) -> dict[str, Any]:
+    return {
+        "request_id": lease.request_id,
+        "lease_id": lease.lease_id,
+        "node_id": lease.node_id,
+        "node_base_url": lease.node_base_url,
+        "model": lease.model,
+        "role": lease.role,
+        "queue_ms": lease.queue_ms,
+    }
+
+
+async def _finish_later(exchange: Exchange) -> None:
+    await asyncio.sleep(RELEASE_FIRST_S)
+    with contextlib.suppress(ClientLeft):
+        await exchange.finish()

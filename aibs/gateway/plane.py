@@ -1,0 +1,98 @@
+"""The data path of one process: everything between a client's request and a node."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from aibs.gateway.fleet_routes import fleet_routes
+from aibs.gateway.fleet_view import FleetView
+from aibs.gateway.forwarding import Forwarder
+from aibs.gateway.passive import NodeHealth
+from aibs.gateway.placing import Placing
+from aibs.gateway.routes import forwarded_routes
+from aibs.gateway.targets import Targets
+from aibs.gateway.upstream import Upstream
+from aibs.model_names import InvalidModelName, comparison_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from starlette.routing import Route
+
+    from aibs.gateway.context import GatewayContext
+
+
+class DataPlane:
+    """`async with DataPlane(context) as plane: plane.routes`."""
+
+    def __init__(self, context: GatewayContext) -> None:
+        settings = context.settings
+        self.context = context
+        self.targets = Targets(context.fleet)
+        self.upstream = Upstream(connect_s=settings.api_connect_timeout_seconds)
+        self.health = NodeHealth(
+            context.placer.trip, context.clock, trip_after=settings.api_trip_after_failures
+        )
+        self.view = FleetView(context.fleet, self.targets, self.upstream, context.clock)
+        forwarder = Forwarder(
+            self.upstream,
+            self.health,
+            context.meter,
+            first_byte_s=settings.api_first_byte_timeout_seconds,
+            silence_s=settings.api_silence_timeout_seconds,
+        )
+        self.placing = Placing(context, forwarder, self.health)
+        self.stopping = False
+        self._under_way: set[asyncio.Task[object]] = set()
+        self._stack = AsyncExitStack()
+
+    @property
+    def routes(self) -> list[Route]:
+        """All routes of Ollama's and OpenAI's API, the often asked first."""
+        return [*forwarded_routes(self), *fleet_routes(self)]
+
+    def key_of(self, entry: dict[str, Any]) -> str | None:
+        """The comparison key of an entry of `/api/tags`."""
+        try:
+            return comparison_key(str(entry.get("model") or entry.get("name")))
+        except InvalidModelName:
+            return None
+
+    @property
+    def count(self) -> int:
+        """How many forwarded requests are under way."""
+        return len(self._under_way)
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """The block is a request under way, which `end_all` may end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way.add(task)
+        try:
+            yield
+        finally:
+            self._under_way.discard(task)
+
+    def end_all(self) -> None:
+        """End every request under way: the process stops. Each client is told."""
+        self.stopping = True
+        for task in list(self._under_way):
+            task.cancel("the gateway stops")
+
+    async def __aenter__(self) -> Self:
+        await self._stack.enter_async_context(self.upstream)
+        self._stack.push_async_callback(self.view.aclose)
+        self._stack.push_async_callback(self.health.aclose)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()

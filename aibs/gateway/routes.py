@@ -1,0 +1,211 @@
+"""The data path's routes: Ollama's and OpenAI's, with who answers each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from starlette.routing import Route
+
+from aibs import logs
+from aibs.codec import dumps, rfc3339
+from aibs.errors import AibsError
+from aibs.gateway.asked import NotAsked, body_of, format_of, wishes_of
+from aibs.gateway.bodies import BadBody, read_object
+from aibs.gateway.context import ANYBODY
+from aibs.gateway.exchange import BrokenOff, Exchange
+from aibs.gateway.job import Job
+from aibs.gateway.policy import is_unload, option_fault
+from aibs.gateway.replies import send_error
+from aibs.gateway.targets import NoTarget
+from aibs.gateway.upstream import forwarded
+from aibs.gateway.watch import ClientLeft, ClientWatch
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from aibs.gateway.plane import DataPlane
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A route that is forwarded. `streams`: by default, where asked, or never."""
+
+    path: str
+    streams: Literal["default", "asked", "never"]
+
+    @property
+    def native(self) -> bool:
+        """Ollama's own API."""
+        return self.path.startswith("/api/")
+
+
+FORWARDED: Final = (
+    Path("/api/chat", "default"),
+    Path("/api/generate", "default"),
+    Path("/v1/chat/completions", "asked"),
+    Path("/v1/completions", "asked"),
+    Path("/v1/responses", "asked"),
+    Path("/api/embed", "never"),
+    Path("/api/embeddings", "never"),
+    Path("/v1/embeddings", "never"),
+)
+
+LEFT_STATUS: Final = 499
+STOPPING: Final = "The gateway is stopping, and the request did not end in the time that it had."
+
+
+def forwarded_routes(plane: DataPlane) -> list[Route]:
+    """The routes that need a lease."""
+    return [Route(path.path, ForwardedRoute(plane, path)) for path in FORWARDED]
+
+
+class ForwardedRoute:
+    """An ASGI application for one path."""
+
+    def __init__(self, plane: DataPlane, path: Path) -> None:
+        self._plane = plane
+        self._path = path
+        settings = plane.context.settings
+        self._body_max = settings.api_max_body_bytes
+        self._stall_s = settings.api_silence_timeout_seconds
+        self._wait_s = settings.model_cluster_queue_max_wait_seconds
+        self._log = logs.get("aibs.gateway.routes", route=path.path)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        path, meter = self._path.path, self._plane.context.meter
+        if scope["method"] != "POST":
+            await send_error(
+                send, path, f"{path} is asked with POST.", None, 405, headers={"allow": "POST"}
+            )
+            return
+        began_s = time.monotonic()
+        meter.began(path)
+        told = _Told(send)
+        job: Job | None = None
+        try:
+            with self._plane.under_way():
+                job = await self._job(scope, receive, told)
+                if job is not None:
+                    async with ClientWatch(receive) as watch:
+                        await self._plane.placing.serve(job, watch)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._plane.stopping or task is None or task.uncancel():
+                raise
+            await self._fail(job, told, STOPPING, "gateway_stopping", 503)
+        except ClientLeft:
+            meter.client_left(job.phase if job is not None else "queued")
+            told.status = LEFT_STATUS
+        except BrokenOff:
+            # Not ended: the server closes the connection, and the client sees that it has not all.
+            pass
+        except (NotAsked, NoTarget) as error:
+            await send_error(told, path, str(error), error.reason, error.status)
+        except BadBody as error:
+            await send_error(told, path, str(error), None, 400)
+        except AibsError as error:
+            self._log.error("request_failed", error=str(error))
+            await self._fail(job, told, str(error), getattr(error, "reason", None), 503)
+        except Exception as error:  # noqa: BLE001 - its client is told, whatever it was
+            self._log.exception("request_broke", error=repr(error))
+            await self._fail(job, told, "The gateway failed; its log says why.", None, 500)
+        finally:
+            model = job.target.workers[0].model if job is not None else None
+            meter.ended(path, told.status or LEFT_STATUS, model, time.monotonic() - began_s)
+
+    async def _fail(
+        self, job: Job | None, told: _Told, sentence: str, reason: str | None, status: int
+    ) -> None:
+        try:
+            if job is not None:
+                await job.exchange.fail(sentence, reason, status)
+            elif not told.status:
+                await send_error(told, self._path.path, sentence, reason, status)
+        except (BrokenOff, ClientLeft):
+            return
+
+    async def _job(self, scope: Scope, receive: Receive, send: Send) -> Job | None:
+        """The job; None where the request is answered already. Raises NotAsked, NoTarget, BadBody,
+        ClientLeft.
+        """
+        path = self._path
+        caller = scope.get("aibs.caller", ANYBODY)
+        wishes = wishes_of(scope["headers"], caller)
+        raw = await body_of(receive, self._body_max)
+        fields, exact = read_object(raw)
+        target = self._plane.targets.find(fields.get("model"), wishes.role)
+        if path.native:
+            fault = option_fault(fields)
+            if fault is not None:
+                raise BadBody(fault)
+            if is_unload(fields) and path.streams == "default":
+                await _acknowledge_unload(send, path.path, str(fields.get("model") or target.model))
+                return None
+        wait_s = self._wait_s if wishes.wait_s is None else min(wishes.wait_s, self._wait_s)
+        format_ = format_of(fields, path.streams)
+        exchange = Exchange(
+            send,
+            path.path,
+            str(fields.get("model") or target.role),
+            format_,
+            caller,
+            stall_s=self._stall_s,
+        )
+        return Job(
+            exchange,
+            target,
+            fields,
+            raw if exact else None,
+            path.native,
+            forwarded(scope["headers"]),
+            wishes.priority,
+            wait_s,
+            wishes.tells_place and format_ != "whole",
+        )
+
+
+class _Told:
+    """Passes messages on, and keeps the status that the client got."""
+
+    def __init__(self, send: Send) -> None:
+        self.status = 0
+        self._send = send
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)
+
+
+async def _acknowledge_unload(send: Send, path: str, model: str) -> None:
+    """What Ollama says to an unload, at once and whether or not anything is loaded. The model
+    stays: when it goes is for placement to say, which may have others that use it.
+    """
+    empty: dict[str, Any] = (
+        {"message": {"role": "assistant", "content": ""}}
+        if path == "/api/chat"
+        else {"response": ""}
+    )
+    document = {
+        "model": model,
+        "created_at": rfc3339(int(time.time() * 1000)),
+        **empty,
+        "done": True,
+        "done_reason": "unload",
+    }
+    await send_json(send, document)
+
+
+async def send_json(send: Send, document: Any, status: int = 200) -> None:
+    """A small answer of our own."""
+    body = dumps(document)
+    headers = [
+        (b"content-type", b"application/json; charset=utf-8"),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,263 @@
+"""The HTTP client towards the nodes, on the data path. Bytes pass as they come.
+
+aiohttp, chosen by measurement (docs/decisions); httpx stays for polls, warm-ups and commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, Self
+
+import aiohttp
+
+from aibs.gateway.failures import NodeAnswer, NodeFailure
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from types import TracebackType
+
+    from aibs.gateway.context import FailureKind
+
+    Headers = list[tuple[bytes, bytes]]
+
+READ_BUFFER_BYTES: Final = 1 << 16
+"""Of one answer, unread; twice as much stops the reading from the node."""
+
+HEADER_BYTES_MAX: Final = 1 << 16
+FETCHED_MAX: Final = 1 << 24
+IDLE_S: Final = 30.0
+"""How long an unused connection to a node is kept."""
+
+PASSED_ON: Final = frozenset(
+    {b"content-type", b"accept", b"user-agent", b"traceparent", b"tracestate"}
+)
+"""Of a request's headers. Host and Origin would be answered 403, Authorization is not the node's
+(ollama.md §1.9); the body was read here, so its length and coding are ours."""
+
+NOT_PASSED_BACK: Final = frozenset(
+    {
+        b"connection",
+        b"date",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"server",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""Of an answer's headers: what belongs to one connection. Its framing is kept: a length stays a
+length, chunks stay chunks."""
+
+
+class Upstream:
+    """Connections to all nodes. `connect_s` is the limit to make one, in seconds."""
+
+    def __init__(self, *, connect_s: float) -> None:
+        self._connect_s = connect_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            # Placement bounds what runs on a node; a second bound here would be a hidden queue.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            read_bufsize=READ_BUFFER_BYTES,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    @asynccontextmanager
+    async def answer(
+        self,
+        node_id: str,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        body: bytes | None,
+        *,
+        first_byte_s: float,
+    ) -> AsyncIterator[NodeResponse]:
+        """The node's answer from its first byte on. Raises NodeFailure.
+
+        Left early, the connection to the node is closed, which ends the work there.
+        """
+        assert self._session is not None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + first_byte_s + self._connect_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                raw = await self._session.request(
+                    method, url, headers=headers, data=body, allow_redirects=False
+                )
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise self._failure(node_id, error, first_byte_s) from error
+        response = NodeResponse(node_id, raw)
+        try:
+            left_s = max(deadline - loop.time(), 0.001)
+            await response.first_chunk(left_s, first_byte_s)
+            yield response
+        finally:
+            # Not given back to the pool unless it was read to its end.
+            raw.close()
+
+    async def fetch(
+        self, node_id: str, method: str, url: str, body: bytes | None, *, limit_s: float
+    ) -> NodeAnswer:
+        """A small whole answer of a route that needs no lease. Raises NodeFailure."""
+        headers = forwarded(())
+        opened = self.answer(node_id, method, url, headers, body, first_byte_s=limit_s)
+        async with opened as response:
+            whole = await response.whole(FETCHED_MAX, limit_s)
+        if whole is None:
+            raise NodeFailure(node_id, "http_5xx", f"{url} answers more than {FETCHED_MAX} bytes")
+        return NodeAnswer(response.status, response.content_type or "text/plain", whole)
+
+    def _failure(self, node_id: str, error: Exception, first_byte_s: float) -> NodeFailure:
+        kind, detail = kind_of(error)
+        if kind == "timeout" and not isinstance(error, aiohttp.ServerTimeoutError):
+            detail = f"no first byte within {first_byte_s:g} s"
+        elif kind == "connect" and isinstance(error, TimeoutError):
+            detail = f"no connection within {self._connect_s:g} s"
+        return NodeFailure(node_id, kind, detail)
+
+
+class NodeResponse:
+    """An answer that is being read. `status` and `headers` as the node sent them."""
+
+    def __init__(self, node_id: str, raw: aiohttp.ClientResponse) -> None:
+        self.node_id = node_id
+        self.status = raw.status
+        self._raw = raw
+        self._content = raw.content
+        self._first = b""
+
+    @property
+    def content_type(self) -> str:
+        """In lower case, without parameters."""
+        return self._raw.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    def headers(self) -> Headers:
+        """What may be passed back."""
+        return passed_back(self._raw.raw_headers)
+
+    async def first_chunk(self, left_s: float, limit_s: float) -> None:
+        """Wait for the first bytes of the body. Raises NodeFailure."""
+        try:
+            async with asyncio.timeout(left_s):
+                self._first = await self._content.readany()
+        except TimeoutError as error:
+            raise NodeFailure(
+                self.node_id, "timeout", f"no first byte within {limit_s:g} s"
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            self._first = self._unread()
+            if not self._first:
+                raise NodeFailure(self.node_id, *kind_of(error)) from error
+
+    @property
+    def first(self) -> bytes:
+        """The first bytes of the body; empty where it has none."""
+        return self._first
+
+    async def next_chunk(self, silence_s: float) -> bytes:
+        """What came since; empty at the end. Raises NodeFailure of the kinds stalled, truncated."""
+        if self._content.exception() is not None and (rest := self._unread()):
+            return rest
+        try:
+            async with asyncio.timeout(silence_s):
+                return await self._content.readany()
+        except TimeoutError as error:
+            raise NodeFailure(
+                self.node_id, "stalled", f"no byte for {silence_s:g} s in the middle of an answer"
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            if rest := self._unread():
+                return rest
+            raise NodeFailure(
+                self.node_id, "truncated", f"the answer broke off: {_said(error)}"
+            ) from error
+
+    def _unread(self) -> bytes:
+        """What came before the connection broke: the reader itself would lose it."""
+        return self._content._read_nowait(-1)
+
+    async def whole(self, limit: int, silence_s: float) -> bytes | None:
+        """The rest with the first chunk, None where it is more than `limit` bytes."""
+        parts, size = [self._first], len(self._first)
+        while size <= limit:
+            chunk = await self.next_chunk(silence_s)
+            if not chunk:
+                return b"".join(parts)
+            parts.append(chunk)
+            size += len(chunk)
+        return None
+
+
+def forwarded(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Of a request's headers what a node gets."""
+    found = {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in headers
+        if name in PASSED_ON
+    }
+    found["accept-encoding"] = "identity"
+    found.setdefault("content-type", "application/json")
+    return found
+
+
+def passed_back(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Of an answer's headers what the client gets."""
+    found, dropped = [], NOT_PASSED_BACK
+    for name, value in headers:
+        lower = name.lower()
+        if lower == b"connection":
+            # Whatever that names is of this connection too (RFC 9110, 7.6.1).
+            dropped = dropped | {one.strip().lower() for one in value.split(b",")}
+    for name, value in headers:
+        lower = name.lower()
+        if lower not in dropped:
+            found.append((lower, value))
+    return found
+
+
+def kind_of(error: Exception) -> tuple[FailureKind, str]:
+    """The kind of a failure before the first byte, and what to say of it."""
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return "connect", "the connection was not made in time"
+        case aiohttp.ClientConnectorError():
+            return "connect", f"no connection: {_said(error)}"
+        case TimeoutError():
+            return "timeout", "no answer in time"
+        case aiohttp.ServerDisconnectedError():
+            return "reset", "the connection was closed before an answer"
+        case aiohttp.ClientResponseError() | aiohttp.InvalidURL() | ValueError():
+            return "reset", f"the answer is no HTTP: {_said(error)}"
+    return "reset", f"the connection broke: {_said(error)}"
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error) or type(error).__name__)[:200]
