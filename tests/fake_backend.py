@@ -225,6 +225,9 @@ class FakeBackend:
         await self._fault("open_session", session.holder)
         self.sessions.append(session)
 
+    async def ping(self) -> None:
+        await self._fault("ping", None)
+
     async def wakes(self) -> AsyncIterator[frozenset[str]]:
         while True:
             yield await self.wake_queue.get()

@@ -251,6 +251,13 @@ class CoordinationPool:
         )
         return answer
 
+    async def ping(self) -> None:
+        """Whether the server that has the pool answers. Raises as calls do; writes nothing."""
+        try:
+            await self.client.hget(self.keys.key("pool"), "pool_id")
+        except (RedisError, OSError) as error:
+            raise _typed("ping", error) from error
+
     async def _run(
         self,
         script: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from aibs.clock import Clock
     from aibs.errors import AibsError, PlacementDenied
     from aibs.placement.backend import Backend
+    from aibs.placement.outage import Outage
     from aibs.placement.values import Request
     from aibs.placement.waiting import Waiter, WaitingRoom
 
@@ -37,6 +39,11 @@ UNDECLARED = ("stale_residency",)
 REPEATS_WITHOUT_TIME = 1
 """A lost answer is asked for once more even where nobody waits: it may be a grant."""
 
+IMPATIENT_ANSWER_S = 1.5
+"""How long a question of one who cannot wait for the server may take: a busy server answers well
+within it, and the client behind gets its refusal before it gives up.
+"""
+
 
 class Acquisition:
     """Asks for one request. `open` while a lease or a place of it may exist at the back end."""
@@ -47,7 +54,9 @@ class Acquisition:
         backend: Backend,
         room: WaitingRoom,
         clock: Clock,
+        outage: Outage,
         *,
+        patient: bool,
         weight_bytes: int | None,
         on_queue: OnQueue | None,
     ) -> None:
@@ -56,6 +65,8 @@ class Acquisition:
         self._backend = backend
         self._room = room
         self._clock = clock
+        self._outage = outage
+        self._patient = patient
         self._on_queue = on_queue
         self._subject = Subject(request.model, request.role, request.request_id, weight_bytes)
         self._lease_id = secrets.token_hex(16)
@@ -69,7 +80,7 @@ class Acquisition:
         if self.request.wait_ms == 0:
             return await self._ask_until_told(None)
         # In the room before the first question: a wake may come before that one's answer.
-        waiter = self._room.join(self.request.request_key)
+        waiter = self._room.join(self.request.request_key, patient=self._patient)
         try:
             return await self._ask_until_told(waiter)
         finally:
@@ -80,7 +91,7 @@ class Acquisition:
         while True:
             if waiter is not None:
                 waiter.before_asking()
-            answer, sent_at_ms = await self._answer()
+            answer, sent_at_ms = await self._answer(waiter)
             match answer:
                 case Granted():
                     return answer, trusted_until_ms(
@@ -105,18 +116,15 @@ class Acquisition:
                     self._tell(answer, waiter)
                     last = not await waiter.turn(self._until_ms, self._moved)
 
-    async def _answer(self) -> tuple[Granted | Queued | Denied, int]:
-        """Ask, and ask the same again as long as no answer comes and time is left."""
+    async def _answer(self, waiter: Waiter | None) -> tuple[Granted | Queued | Denied, int]:
+        """Ask, and ask the same again as long as no answer comes and patience lasts."""
         call_id = secrets.token_hex(16)
         pause_s, repeats = PAUSE_FIRST_S, 0
         failed: AibsError
         while True:
-            sent_at_ms = self._clock.boottime_ms()
-            was_open, self.open = self.open, True
+            sent_at_ms, was_open = self._clock.boottime_ms(), self.open
             try:
-                answer = await self._backend.acquire(
-                    self.request, lease_id=self._lease_id, call_id=call_id
-                )
+                answer = await self._ask(call_id)
             except OutcomeUnknown as error:
                 least, failed = REPEATS_WITHOUT_TIME, error
             except (CoordinationUnavailable, PoolMissing) as refusal:
@@ -130,14 +138,43 @@ class Acquisition:
                 )
                 raise self.denial(reason, None, refusal) from refusal
             else:
+                self._outage.answered()
                 return answer, sent_at_ms
-            left_ms = self._until_ms - self._clock.boottime_ms()
+            self._outage.suspect()
+            left_ms = self._patience_ms(waiter)
             if left_ms <= 0 and repeats >= least:
                 raise self.denial("coordination_unavailable", None, failed) from failed
             repeats += 1
             self._log.warning("acquire_unanswered", error=str(failed), left_ms=left_ms)
             await self._clock.sleep(min(pause_s, max(left_ms / 1000, PAUSE_FIRST_S)))
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    async def _ask(self, call_id: str) -> Granted | Queued | Denied:
+        """One question. Who is not patient sends none to a server that is known to be away."""
+        if self._patient:
+            return await self._send(call_id)
+        away = await self._outage.error()
+        if away is not None:
+            raise CoordinationUnavailable(away.sentence, mend=away.mend) from away
+        try:
+            async with asyncio.timeout(IMPATIENT_ANSWER_S):
+                return await self._send(call_id)
+        except TimeoutError as error:
+            raise OutcomeUnknown(
+                f"acquire: the coordination server did not answer within {IMPATIENT_ANSWER_S:g} s."
+            ) from error
+
+    async def _send(self, call_id: str) -> Granted | Queued | Denied:
+        self.open = True
+        return await self._backend.acquire(self.request, lease_id=self._lease_id, call_id=call_id)
+
+    def _patience_ms(self, waiter: Waiter | None) -> int:
+        """How long it goes on asking a server that does not answer."""
+        until_ms = self._until_ms
+        if not self._patient:
+            standing = waiter if self._queued is not None else None
+            until_ms = min(until_ms, standing.place_until_ms) if standing else self._started_ms
+        return until_ms - self._clock.boottime_ms()
 
     def denial(
         self, reason: str, answer: Queued | Denied | None, error: AibsError | None = None

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlacerTiming:
-    """Milliseconds. `wait_ms` is how long a request waits at most, and where it does not say."""
+    """Milliseconds. `wait_ms` is how long a request waits at most, and where it does not say;
+    `grace_ms` how long the queue keeps a place whose process is not heard.
+    """
 
     ttl_ms: int = 900_000
     heartbeat_ms: int = 30_000
     poll_ms: int = 100
     wait_ms: int = 300_000
     load_ms: int = 600_000
+    grace_ms: int = 10_000
 
 
 def request_of(

@@ -68,6 +68,10 @@ class Backend(Protocol):
         """Make the holder known, and end what dead holders of its host left behind."""
         ...
 
+    async def ping(self) -> None:
+        """The smallest call that shows whether the coordinating server is there."""
+        ...
+
     def wakes(self) -> AsyncIterator[frozenset[str]]:
         """Request keys that may go now, as they are told; ends never, survives reconnections."""
         ...

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 class LeaseBlock:
     """Made by `Placer.lease`; to be entered once."""
 
-    def __init__(self, placer: Placer, request: Request, on_queue: OnQueue | None) -> None:
+    def __init__(
+        self, placer: Placer, request: Request, on_queue: OnQueue | None, *, patient: bool
+    ) -> None:
         self._placer = placer
         self._request = request
         self._on_queue = on_queue
+        self._patient = patient
         self._lease: HeldLease | None = None
         self._task: asyncio.Task[object] | None = None
         self._cancelled_before = 0
@@ -47,6 +50,8 @@ class LeaseBlock:
             placer.backend,
             placer.room,
             placer.clock,
+            placer.outage,
+            patient=self._patient,
             weight_bytes=placer.weight_of(request),
             on_queue=self._on_queue,
         )

@@ -113,6 +113,9 @@ class MemoryBackend:
     async def open_session(self, session: Session) -> None:
         """Nothing outlives this process."""
 
+    async def ping(self) -> None:
+        """It is always there."""
+
     async def wakes(self) -> AsyncIterator[frozenset[str]]:
         """Request keys that may go now."""
         queue: asyncio.Queue[frozenset[str]] = asyncio.Queue()

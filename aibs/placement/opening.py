@@ -58,6 +58,7 @@ def timing_of(settings: Settings) -> PlacerTiming:
         poll_ms=ms(settings.model_cluster_poll_interval_seconds),
         wait_ms=ms(settings.model_cluster_queue_max_wait_seconds),
         load_ms=settings.load_timeout_ms,
+        grace_ms=settings.queue_grace_ms,
     )
 
 

@@ -18,6 +18,7 @@ from aibs.placement.block import LeaseBlock
 from aibs.placement.endings import Endings
 from aibs.placement.heartbeats import Heart
 from aibs.placement.loading import Loads
+from aibs.placement.outage import Outage
 from aibs.placement.waiting import WaitingRoom
 
 if TYPE_CHECKING:
@@ -72,7 +73,14 @@ class Placer:
         self.heart = Heart(
             backend, session.holder, self.clock, interval_ms=self.timing.heartbeat_ms
         )
-        self.room = WaitingRoom(backend, session.holder, self.clock, poll_ms=self.timing.poll_ms)
+        self.room = WaitingRoom(
+            backend,
+            session.holder,
+            self.clock,
+            poll_ms=self.timing.poll_ms,
+            grace_ms=self.timing.grace_ms,
+        )
+        self.outage = Outage(backend.ping, self.clock)
         self.loads = Loads(backend, fleet, self.clock, load_ms=self.timing.load_ms)
         self.endings = Endings(backend, self.clock)
 
@@ -115,6 +123,7 @@ class Placer:
         request_id: str | None = None,
         requester: str | None = None,
         on_queue: OnQueue | None = None,
+        patient: bool = True,
     ) -> LeaseBlock:
         """A lease for an `async with` block, on a node that can run the model or the role now.
 
@@ -122,6 +131,8 @@ class Placer:
         configured longest wait), `ttl` how many seconds the lease lives without a heartbeat.
         `request_id` makes a repetition the same request; `requester` names who asks, where that is
         not this process. `on_queue(position, reason)` is called when the place changes.
+        `patient=False` waits for nodes, and not for a coordination server that is away: it is
+        refused then at once, and where it already stands in the queue, when its place is over.
 
         Raises ValueError at once for what cannot be asked. Entering raises PlacementDenied, the
         block raises LeaseLost where the lease ended under it.
@@ -137,7 +148,7 @@ class Placer:
             request_id=secrets.token_hex(16) if request_id is None else request_id,
             requester=requester,
         )
-        return LeaseBlock(self, request, on_queue)
+        return LeaseBlock(self, request, on_queue, patient=patient)
 
     async def trip(self, node_id: str, why: str) -> bool:
         """Close a node that failed its requests, for every process; later one lease tries it again.
@@ -158,6 +169,7 @@ class Placer:
                 await self._idle.wait()
         await self.endings.settle(CLOSE_WAIT_S)
         await self.room.close()
+        await self.outage.close()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

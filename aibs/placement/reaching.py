@@ -102,6 +102,10 @@ class ReachedBackend:
         """As Backend.open_session."""
         await (await self._serving()).open_session(session)
 
+    async def ping(self) -> None:
+        """As Backend.ping."""
+        await (await self._serving()).ping()
+
     def wakes(self) -> AsyncIterator[frozenset[str]]:
         """As Backend.wakes."""
         # The back end's own iterator where there is one: its reader closes it.

@@ -215,6 +215,10 @@ class ValkeyBackend:
         with suppress(AibsError):
             await self.open_session(self._introduced[0])
 
+    async def ping(self) -> None:
+        """The smallest call that shows whether the server is there."""
+        await self._pool.ping()
+
     async def wakes(self) -> AsyncIterator[frozenset[str]]:
         """Request keys that the log names; one whose reading fails goes on from the log's end."""
         while True:

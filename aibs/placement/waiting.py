@@ -32,8 +32,11 @@ WAKES_AGAIN_S = 1.0
 class Waiter:
     """One request that waits. `queued` while the back end keeps a place for it."""
 
-    def __init__(self, request_key: str, clock: Clock) -> None:
+    def __init__(self, request_key: str, clock: Clock, grace_ms: int, *, patient: bool) -> None:
         self.request_key = request_key
+        self.patient = patient
+        self._grace_ms = grace_ms
+        self._heard_ms = clock.boottime_ms()
         self.queued = False
         self.asking = True
         self.position: int | None = None
@@ -60,6 +63,15 @@ class Waiter:
             self._moved = True
             self._news.set()
 
+    @property
+    def place_until_ms(self) -> int:
+        """Until when its place is kept, as far as is known here, on the clock of `boottime_ms`."""
+        return self._heard_ms + self._grace_ms
+
+    def heard(self) -> None:
+        """The back end has just told that it keeps the place."""
+        self._heard_ms = self._clock.boottime_ms()
+
     def before_asking(self) -> None:
         """News from before the question are answered by it."""
         self.asking = True
@@ -68,9 +80,11 @@ class Waiter:
     async def turn(self, until_ms: int, on_move: Callable[[int], object]) -> bool:
         """Wait to be told to ask; False when `until_ms` came first. `on_move` hears of places.
 
+        One that is not patient asks by itself when nothing was heard of its place for too long.
         Raises ConfigurationError where the placer is closed meanwhile.
         """
         self.queued, self.asking = True, False
+        self.heard()
         while True:
             if self._closed:
                 raise ConfigurationError(
@@ -85,6 +99,10 @@ class Waiter:
             left_ms = until_ms - self._clock.boottime_ms()
             if left_ms <= 0:
                 return False
+            if not self.patient:
+                left_ms = min(left_ms, self.place_until_ms - self._clock.boottime_ms())
+                if left_ms <= 0:
+                    return True
             self._news.clear()
             try:
                 async with asyncio.timeout(left_ms / 1000):
@@ -96,18 +114,21 @@ class Waiter:
 class WaitingRoom:
     """All waiters of a placer, in the order in which they came."""
 
-    def __init__(self, backend: Backend, holder: str, clock: Clock, *, poll_ms: int) -> None:
+    def __init__(
+        self, backend: Backend, holder: str, clock: Clock, *, poll_ms: int, grace_ms: int
+    ) -> None:
         self._backend = backend
         self._holder = holder
         self._clock = clock
         self._poll_ms = poll_ms
+        self._grace_ms = grace_ms
         self._waiters: dict[str, Waiter] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._log = logs.get("aibs.placement.waiting", holder=holder)
 
-    def join(self, request_key: str) -> Waiter:
+    def join(self, request_key: str, *, patient: bool = True) -> Waiter:
         """A new waiter. The first one starts the room's three tasks, which then stay."""
-        waiter = Waiter(request_key, self._clock)
+        waiter = Waiter(request_key, self._clock, self._grace_ms, patient=patient)
         self._waiters[request_key] = waiter
         if not self._tasks:
             for name, work in (
@@ -180,6 +201,7 @@ class WaitingRoom:
         if waiter is None:
             return
         if place.word == "queued":
+            waiter.heard()
             waiter.move(place.position)
         else:
             # Granted unheard, ended, or forgotten: asking tells which.
