@@ -27,14 +27,23 @@ def register(app: typer.Typer) -> None:
     app.command("replay", help=_HELP)(replay)
 
 
-_HELP = """Read the log: what happened, the state at any moment, why a request waited, whether all
-of it adds up. Reads the running pool, or a file that --export wrote. Read-only.
+_HELP = """Read the log: what happened, the state at any moment, why a request
+waited, whether all of it adds up. Reads the running pool, or a file that
+--export wrote. Read-only.
 
-Moments are times with a zone (2026-12-01T12:03:04Z), so long ago (-15m; in a file, before its last
-event), `now`, or event IDs. Filters may be repeated: one of each kind must match, and all kinds.
+Moments are times with a zone (2026-12-01T12:03:04Z), so long ago (-15m;
+in a file, before its last event), `now`, or event IDs. Filters may be
+repeated: one of each kind must match, and all kinds.
 
-Exit status: 0 good; 1 --verify found a problem, a file is cut or damaged, or there is no such
-lease; 2 usage or settings; 3 Valkey could not be reached.
+--what-if runs the recorded requests through the placement rules, with the
+recorded fleet and with the changed one, and says how far the first agrees
+with what was recorded. It does not know which requests would have come,
+asked again or given up otherwise, nor how long a model would load that
+never was loaded; trips of nodes and moments without an owner are left out.
+
+Exit status: 0 good; 1 --verify found a problem, a file is cut or damaged,
+or there is no such lease; 2 usage or settings; 3 Valkey could not be
+reached.
 
 \b
 Examples:
@@ -178,9 +187,8 @@ async def _put(source: Source, options: Options, asked: Asked, configured: Setti
         return 0 if verdict.ok else 1
     elif options.what_if:
         from aibs.replay.text import render_what_if
-        from aibs.replay.what_if.changes import read_changes
 
-        supposed = await answers.supposed(source, asked, read_changes(options.what_if))
+        supposed = await answers.supposed(source, asked)
         _show(supposed, render_what_if, json_=options.json)
     elif options.export is not None:
         header = await answers.exported(source, asked, options.export)

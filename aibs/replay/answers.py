@@ -20,7 +20,7 @@ from aibs.replay.verification import verify
 from aibs.replay.what_if.ask import what_if
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from aibs.replay.as_of import AsOfDocument
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from aibs.replay.source import Source
     from aibs.replay.story import ExplainDocument
     from aibs.replay.verify import VerifyDocument
-    from aibs.replay.what_if.changes import Change
     from aibs.replay.what_if.report import WhatIfDocument
     from aibs.reports.part import Part
     from aibs.settings import Settings
@@ -55,11 +54,11 @@ class Printer(Protocol):
         ...
 
 
-async def supposed(source: Source, asked: Asked, changes: Sequence[Change]) -> WhatIfDocument:
+async def supposed(source: Source, asked: Asked) -> WhatIfDocument:
     """The recorded requests on another fleet."""
     wanted = await range_of(source, asked)
     with shown_or_told(source):
-        return await what_if(source, wanted, changes)
+        return await what_if(source, wanted, asked.changes)
 
 
 @asynccontextmanager

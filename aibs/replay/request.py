@@ -9,6 +9,7 @@ from aibs.errors import ConfigurationError
 from aibs.replay.filters import wanted
 from aibs.replay.points import read_point
 from aibs.replay.streaming import read_speed
+from aibs.replay.what_if.changes import read_changes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from aibs.replay.filters import Wanted
     from aibs.replay.points import Point
+    from aibs.replay.what_if.changes import Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Asked:
     speed: float | None = None
     as_of: Point | None = None
     diff: tuple[Point, Point] | None = None
+    changes: tuple[Change, ...] = ()
 
 
 STREAMS = ("--follow", "--speed")
@@ -96,6 +99,7 @@ def understood(options: Options) -> Asked:
         diff=None
         if options.diff is None
         else (read_point(options.diff[0], "--diff"), read_point(options.diff[1], "--diff")),
+        changes=read_changes(options.what_if),
     )
     ranged = asked.since is not None or asked.until is not None
     if mode is not None and mode not in STREAMS:

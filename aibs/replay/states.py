@@ -69,7 +69,11 @@ async def fold_before(source: Source, since: Bound | None) -> Folded | None:
     """
     if since is None:
         base = await source.beginning()
-        return None if base is None else Folded(base)
+        if base is None:
+            return None
+        start = Folded(base)
+        start.at_ms = base.position.at_ms
+        return start
     folded, partial = await fold_to(source, just_before(since))
     if folded.last_id == "0-0":
         return None

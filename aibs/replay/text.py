@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aibs.audit.wording import age, gb, plural, printable
-from aibs.replay.what_if.report import rows_of
+from aibs.replay.what_if.report import agreement_of, rows_of
 from aibs.reports.text import STATE_STYLES, bar, moment_ms
 
 if TYPE_CHECKING:
@@ -192,6 +192,7 @@ def render_what_if(document: WhatIfDocument, console: Console) -> None:
     for row in rows_of(document):
         table.add_row(*(printable(cell) for cell in row))
     console.print(table)
+    _say(console, agreement_of(document))
     for sentence in document.assumptions:
         _say(console, sentence, "dim")
 

@@ -8,8 +8,8 @@ from aibs.errors import Refused
 from aibs.fleet import Fleet, InvalidFleetDocument
 from aibs.replay.entries import event_of
 from aibs.replay.states import fold_before
-from aibs.replay.what_if.changes import changed
-from aibs.replay.what_if.recorded import Reader
+from aibs.replay.what_if.changes import require_names
+from aibs.replay.what_if.reader import Reader
 from aibs.replay.what_if.report import document_of
 from aibs.replay.what_if.simulation import Simulation
 
@@ -47,10 +47,10 @@ async def what_if(source: Source, wanted: Range, changes: Sequence[Change]) -> W
         raise Refused(
             f"{source.name} declares no fleet in that range.", mend="Begin with an earlier event."
         )
-    if not recorded.arrivals:
+    require_names([fleet for _, fleet in recorded.fleets], changes)
+    if not recorded.tally.requests:
         raise Refused(f"{source.name} has no request in that range.", mend="Take a longer range.")
-    # A name that no fleet of the range has is a mistake of the question.
-    changed(recorded.fleets[-1][1], changes)
-    before = Simulation(recorded, (), source.timing).run()
+    unchanged = Simulation(recorded, (), source.timing)
+    before = unchanged.run()
     after = Simulation(recorded, changes, source.timing).run()
-    return document_of(recorded, changes, before, after)
+    return document_of(recorded, changes, before, after, unchanged.agreement)

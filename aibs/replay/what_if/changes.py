@@ -44,13 +44,13 @@ def _read(text: str) -> Change:
         if dot and worker_id and what == "resident_weight_gb":
             return Change(text, "weight", worker_id, _bytes(text, value))
         raise _unclear(text)
-    if value == "off":
-        return Change(text, "off", name, None)
     node_id, dot, what = name.rpartition(".")
     if dot and node_id and what == "vram_gb":
         return Change(text, "budget", node_id, _bytes(text, value))
     if dot and node_id and what == "slots":
         return Change(text, "slots", node_id, _slots(text, value))
+    if value == "off":
+        return Change(text, "off", name, None)
     raise _unclear(text)
 
 
@@ -79,49 +79,45 @@ def _slots(text: str, value: str) -> int:
     return int(value)
 
 
-def changed(fleet: Fleet, changes: Iterable[Change]) -> Fleet:
-    """The fleet with the changes. Raises ConfigurationError for a name that it does not have."""
+def require_names(fleets: Sequence[Fleet], changes: Iterable[Change]) -> None:
+    """Raises ConfigurationError for a name that none of the fleets has."""
+    nodes = sorted({node.node_id for fleet in fleets for node in fleet.nodes})
+    workers = sorted({worker.worker_id for fleet in fleets for worker in fleet.workers})
     for change in changes:
         if change.kind == "weight":
-            names = [worker.worker_id for worker in fleet.workers]
-            _require(change, names, "worker")
-            fleet = replace(
-                fleet,
-                workers=tuple(
-                    replace(worker, resident_weight_bytes=change.value)
-                    if worker.worker_id == change.name
-                    else worker
-                    for worker in fleet.workers
-                ),
-            )
-            continue
-        _require(change, [node.node_id for node in fleet.nodes], "node")
-        if change.kind == "budget":
-            fleet = replace(
-                fleet,
-                nodes=tuple(
-                    replace(node, vram_budget_bytes=change.value)
-                    if node.node_id == change.name
-                    else node
-                    for node in fleet.nodes
-                ),
-            )
-        elif change.kind == "slots":
-            fleet = replace(
-                fleet,
-                nodes=tuple(
-                    replace(node, max_parallel_requests=change.value)
-                    if node.node_id == change.name
-                    else node
-                    for node in fleet.nodes
-                ),
-            )
-    return fleet
+            _require(change, workers, "worker")
+        else:
+            _require(change, nodes, "node")
+
+
+def changed(fleet: Fleet, changes: Iterable[Change]) -> Fleet:
+    """The fleet with the changes; those of a node or worker that it has not change nothing."""
+    nodes = {node.node_id: node for node in fleet.nodes}
+    workers = {worker.worker_id: worker for worker in fleet.workers}
+    for change in changes:
+        name, value = change.name, change.value
+        if change.kind == "weight" and name in workers:
+            workers[name] = replace(workers[name], resident_weight_bytes=value)
+        elif change.kind == "budget" and name in nodes:
+            nodes[name] = replace(nodes[name], vram_budget_bytes=value)
+        elif change.kind == "slots" and name in nodes:
+            nodes[name] = replace(nodes[name], max_parallel_requests=value)
+    return replace(fleet, nodes=tuple(nodes.values()), workers=tuple(workers.values()))
 
 
 def switched_off(changes: Iterable[Change]) -> frozenset[str]:
     """The nodes that take nothing."""
     return frozenset(change.name for change in changes if change.kind == "off")
+
+
+def reweighed(fleet: Fleet, changes: Iterable[Change]) -> dict[str, int]:
+    """By comparison key, the weights that are supposed: what was observed says nothing of them."""
+    supposed = {change.name: change.value for change in changes if change.kind == "weight"}
+    return {
+        worker.key: supposed[worker.worker_id] or 0
+        for worker in fleet.workers
+        if worker.worker_id in supposed
+    }
 
 
 def _require(change: Change, names: Sequence[str], what: str) -> None:

@@ -16,17 +16,23 @@ if TYPE_CHECKING:
 
     from aibs.fleet import Fleet
     from aibs.replay.what_if.changes import Change
-    from aibs.replay.what_if.recorded import Recorded, Tally
+    from aibs.replay.what_if.recorded import Agreement, Recorded, Tally
 
 SCHEMA: Final = "aibs.replay.what_if/1"
 
 ASSUMPTIONS = (
-    "Requests come when they came, and work as long as they worked.",
+    "Requests come when they came, and work as long as they worked: those that would have come, "
+    "asked again or given up otherwise are not known.",
+    "What was held or waited for when the range began is placed anew, and is in no figure.",
     "A request that was granted at once would wait as long as the longest limit that was told.",
     "A request that was denied would work as long as the median of its lane.",
     "Equal denials that were counted and not logged are left out.",
-    "A load takes the median of that model's recorded loads; models stay until they are unloaded "
-    "for another.",
+    "A load takes the median of that model's recorded loads there, else elsewhere, else no time; "
+    "models stay until they are unloaded for another.",
+    "A model weighs what it was seen to weigh where that is more than declared, unless its weight "
+    "is changed.",
+    "Nodes are always freshly seen, and no process falls silent: moments without an owner are left "
+    "out.",
     "Simulated requests that wait when the range ends are followed to their end.",
     "Trips of nodes are left out.",
 )
@@ -59,6 +65,18 @@ class Outcome(Part):
     peaks: list[NodePeak]
 
 
+class Agreed(Part):
+    """How far `before` agrees with the log, request by request."""
+
+    compared: int
+    """Requests whose end the log tells."""
+    ended_alike: int
+    """Granted, denied or given up in both."""
+    granted_in_both: int
+    on_the_same_node: int
+    """Of those that were granted in both."""
+
+
 class WhatIfDocument(Part):
     """The whole answer. `generated_at` is the time of the last event."""
 
@@ -72,11 +90,16 @@ class WhatIfDocument(Part):
     """Simulated with the recorded fleet."""
     after: Outcome
     """Simulated with the changed fleet."""
+    agreement: Agreed
     assumptions: list[str]
 
 
 def document_of(
-    recorded: Recorded, changes: Sequence[Change], before: Tally, after: Tally
+    recorded: Recorded,
+    changes: Sequence[Change],
+    before: Tally,
+    after: Tally,
+    agreement: Agreement,
 ) -> WhatIfDocument:
     """The document."""
     names = _names([fleet for _, fleet in recorded.fleets])
@@ -89,6 +112,12 @@ def document_of(
         recorded=_outcome(recorded.tally, names),
         before=_outcome(before, names),
         after=_outcome(after, names),
+        agreement=Agreed(
+            compared=agreement.compared,
+            ended_alike=agreement.ended_alike,
+            granted_in_both=agreement.granted_in_both,
+            on_the_same_node=agreement.on_the_same_node,
+        ),
         assumptions=list(ASSUMPTIONS),
     )
 
@@ -105,7 +134,8 @@ def _outcome(tally: Tally, names: Sequence[str]) -> Outcome:
         denied=dict(sorted(tally.denied.items())),
         gave_up=tally.gave_up,
         wait_median_ms=round(statistics.median(waits)) if waits else None,
-        wait_p95_ms=waits[min(len(waits) - 1, int(len(waits) * 0.95))] if waits else None,
+        # The nearest rank: of twenty waits the nineteenth.
+        wait_p95_ms=waits[(95 * len(waits) + 99) // 100 - 1] if waits else None,
         wait_longest_ms=waits[-1] if waits else None,
         loads=tally.loads,
         unloads=tally.unloads,
@@ -150,6 +180,19 @@ def rows_of(document: WhatIfDocument) -> list[tuple[str, str, str, str]]:
             )
         )
     return rows
+
+
+def agreement_of(document: WhatIfDocument) -> str:
+    """How far the simulation may be believed, in a sentence or two."""
+    told = document.agreement
+    sentence = (
+        f"Simulated before, {told.ended_alike} of {plural(told.compared, 'request')} ended as "
+        f"recorded; of {told.granted_in_both} granted in both, {told.on_the_same_node} went to the "
+        "same node."
+    )
+    if told.ended_alike * 10 < told.compared * 9:
+        sentence += " That is far from what was recorded: take the difference for a hint at most."
+    return sentence
 
 
 def _row(label: str, columns: Sequence[Outcome], shown: Any) -> tuple[str, str, str, str]:
