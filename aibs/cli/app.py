@@ -54,6 +54,7 @@ def _register() -> None:
         replay,
         schema,
         serve,
+        smoke,
         status,
         up,
     )
@@ -68,6 +69,7 @@ def _register() -> None:
         leaks,
         replay,
         prove_takeover,
+        smoke,
         node,
         config,
         schema,

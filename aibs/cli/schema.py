@@ -90,6 +90,12 @@ def _prove_takeover() -> dict[str, Any]:
     return json_schema()
 
 
+def _smoke() -> dict[str, Any]:
+    from aibs.proofs.smoke.document import json_schema
+
+    return json_schema()
+
+
 def _replay_what_if() -> dict[str, Any]:
     from aibs.replay.what_if.report import json_schema
 
@@ -108,6 +114,7 @@ _SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "replay_explain": _replay_explain,
     "replay_verify": _replay_verify,
     "replay_what_if": _replay_what_if,
+    "smoke": _smoke,
     "status": _status,
 }
 

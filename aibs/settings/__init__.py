@@ -38,6 +38,9 @@ HEARTBEAT_TIMEOUT_MS = 5_000
 ABORT_MARGIN_MS = 5_000
 """How long a holder needs to cancel its work once it was told, or gave up."""
 
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses to listen on that nobody can call, and what to call instead."""
+
 
 class Settings(Variables):
     """The settings of one process. Times end in `_ms` where they are whole milliseconds."""
@@ -69,6 +72,12 @@ class Settings(Variables):
     def model_pool_url(self) -> str:
         """The coordination server of the shared fleet."""
         return self.model_cluster_valkey_url or self.valkey_url
+
+    @property
+    def api_url(self) -> str:
+        """The gateway, as a client on its machine calls it."""
+        host = ANY_ADDRESS.get(self.api_host, self.api_host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.api_port}"
 
     @property
     def poll_interval_ms(self) -> int:

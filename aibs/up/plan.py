@@ -19,8 +19,6 @@ CLUSTER = "AIBS_MODEL_CLUSTER_"
 ENABLED = f"{CLUSTER}ENABLED"
 SINGLE_HOST = f"{CLUSTER}SINGLE_HOST"
 RUN_IN_API = f"{CLUSTER}RESIDENCY_MONITOR_RUN_IN_API"
-ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-"""Addresses to listen on that nobody can call, and what to call instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +40,7 @@ class Plan:
     @property
     def url(self) -> str:
         """What clients on this machine call."""
-        return url_of(self.settings)
-
-
-def url_of(settings: Settings) -> str:
-    """The gateway's URL, as a client on its machine calls it."""
-    host = settings.api_host
-    shown = ANY_ADDRESS.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{settings.api_port}"
+        return self.settings.api_url
 
 
 def plan_of(
