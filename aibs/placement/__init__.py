@@ -25,9 +25,9 @@ that a call was not done: the same call is repeated, and an interrupted request 
 back end until that is answered.
 
 Failure: a coordination server that is away denies new requests (`coordination_unavailable`; those
-that are not patient, at once) and ends the leases whose trust runs out. A process that dies leaves leases that end by their deadline,
-or sooner by its successor on the host. Every refusal is typed, with a code, each node's reason, and
-a sentence that says what would help.
+that are not patient, at once) and ends the leases whose trust runs out. A process that dies leaves
+leases that end by their deadline, or sooner by its successor on the host. Every refusal is typed,
+with a code, each node's reason, and a sentence that says what would help.
 """
 
 from __future__ import annotations

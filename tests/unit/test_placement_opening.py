@@ -76,6 +76,16 @@ def test_memory_is_no_back_end_of_an_enabled_cluster(variable: str) -> None:
 
 
 @in_loop
+async def test_a_waiter_is_patient_with_the_server_for_the_queue_grace_of_the_settings() -> None:
+    values = settings.load({**SETTINGS, "AIBS_MODEL_CLUSTER_QUEUE_GRACE_SECONDS": "7"}, None)
+    async with open_placer(values) as placer:
+        waiter = placer.room.join("a", patient=False)
+        kept_ms = waiter.place_until_ms - placer.clock.boottime_ms()
+        placer.room.leave(waiter)
+    assert 6_000 < kept_ms <= 7_000
+
+
+@in_loop
 async def test_without_the_cluster_admission_is_local_and_asks_no_server() -> None:
     away = f"redis://127.0.0.1:{free_port()}"
     values = settings.load({**SETTINGS, "AIBS_VALKEY_URL": away}, None)
