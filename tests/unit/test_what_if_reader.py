@@ -97,6 +97,14 @@ def test_a_look_tells_foreign_bytes_weights_and_health_that_changed() -> None:
     ]
 
 
+def test_the_first_look_after_a_declaration_is_kept_for_the_node_may_be_another() -> None:
+    reader = Reader(FLEET, 0)
+    reader.feed(seen(1, 1_000))
+    reader.feed(event(2, "FleetDeclared", 2_000, {"fleet": FLEET.document()}))
+    reader.feed(seen(3, 3_000))
+    assert [one.at_ms for one in reader.done().changes] == [1_000, 3_000]
+
+
 def test_what_others_use_is_told_apart_from_what_is_foreign() -> None:
     reader = Reader(FLEET, 0)
     busy = [LARGE.key]

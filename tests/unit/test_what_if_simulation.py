@@ -158,21 +158,77 @@ def test_a_model_on_its_way_out_is_not_granted_in_the_same_moment() -> None:
     assert dict(told.denied) == {"node_loading": 1}
 
 
-def test_a_model_that_was_loaded_for_no_work_can_be_unloaded_again() -> None:
-    # Its lease ends in the millisecond in which it was loaded: it is there all the same.
-    recorded = making_room(load_ms=0)
-    recorded.arrivals = [asked(0, 1_000, LARGE, 0), asked(1, 2_000, LARGE, 0)]
-    assert run(recorded).loads == 1
+def test_a_model_that_was_loaded_for_no_work_can_be_unloaded_in_that_moment() -> None:
+    # Its lease ends in the millisecond in which it was loaded, and another takes its room: was it
+    # taken for loaded after that, it would be warm the next time.
+    recorded = making_room(load_ms=5_000)
+    recorded.arrivals = [
+        asked(0, 1_000, LARGE, 0),
+        asked(1, 2_000, A, 1_000),
+        asked(2, 20_000, LARGE, 0),
+    ]
+    assert run(recorded, "worker.a.resident_weight_gb=80").loads == 3
+
+
+MOVED = replace(ONE, nodes=(replace(ONE.nodes[0], base_url="http://c:2"),), revision=1)
+
+
+def moved(*later: Arrival) -> Recorded:
+    recorded = making_room(*later, load_ms=5_000)
+    recorded.fleets.append((2_000, MOVED))
+    recorded.changes.append(NodeChange(3_000, "box-c", "seen"))
+    return recorded
 
 
 def test_a_load_on_a_node_that_moved_meanwhile_is_no_load_of_the_new_node() -> None:
-    moved = replace(ONE, nodes=(replace(ONE.nodes[0], base_url="http://c:2"),), revision=1)
-    recorded = making_room(asked(1, 30_000, A, 1_000, wait_ms=0), load_ms=5_000)
-    recorded.fleets.append((2_000, moved))
-    recorded.changes.append(NodeChange(3_000, "box-c", "seen"))
-    # Was the old node's load taken for the new one's, others would use 60 of the 90 GB.
-    told = run(recorded, "worker.a.resident_weight_gb=80")
-    assert told.granted == 2
+    assert run(moved(asked(1, 30_000, LARGE, 1_000))).loads == 2
+
+
+def test_a_node_that_moved_takes_nothing_before_it_was_seen() -> None:
+    told = run(moved(asked(1, 2_500, A, 1_000, wait_ms=0)))
+    assert dict(told.denied) == {"stale_residency": 1}
+    assert run(moved(asked(1, 3_500, A, 1_000, wait_ms=0))).granted == 2
+
+
+def test_a_supposed_weight_is_what_a_resident_model_takes() -> None:
+    recorded = history(asked(0, 1_000, A, 1_000), fleet=ONE)
+    recorded.changes = [NodeChange(1, "box-c", "seen", own=((LARGE.key, 80 * GB),))]
+    assert run(recorded).unloads == 1
+    assert run(recorded, "worker.large.resident_weight_gb=40").unloads == 0
+
+
+def test_own_models_are_there_as_at_the_first_look_and_then_as_simulated() -> None:
+    recorded = history(asked(0, 3_000, A, 1_000), fleet=ONE)
+    recorded.changes = [
+        NodeChange(1, "box-c", "seen", own=((A.key, 30 * GB),)),
+        NodeChange(2_000, "box-c", "seen", foreign=GB),
+    ]
+    assert run(recorded).loads == 0
+
+
+def test_a_node_that_failed_takes_nothing_until_it_is_back() -> None:
+    recorded = history(
+        asked(0, 3_000, A, 1_000, wait_ms=0), asked(1, 5_000, A, 1_000, wait_ms=0), fleet=ONE
+    )
+    recorded.changes += [
+        NodeChange(2_000, "box-c", "health", healthy=False),
+        NodeChange(4_000, "box-c", "health"),
+    ]
+    told = run(recorded)
+    assert (told.granted, dict(told.denied)) == (1, {"node_unhealthy": 1})
+
+
+def test_a_cordon_of_the_log_closes_a_node_and_its_end_opens_no_node_that_is_off() -> None:
+    recorded = history(
+        asked(0, 3_000, A, 1_000, wait_ms=0), asked(1, 5_000, A, 1_000, wait_ms=0), fleet=ONE
+    )
+    recorded.changes += [
+        NodeChange(2_000, "box-c", "cordon"),
+        NodeChange(4_000, "box-c", "uncordon"),
+    ]
+    told = run(recorded)
+    assert (told.granted, dict(told.denied)) == (1, {"node_cordoned": 1})
+    assert run(recorded, "box-c=off").granted == 0
 
 
 def test_what_others_use_is_no_room_but_for_those_who_ask_for_it() -> None:
