@@ -164,6 +164,12 @@ class PlacementState:
         """Every living lease's document, by lease id."""
         return await self._documents("leases")
 
+    async def lease(self, lease_id: str) -> dict[str, Any] | None:
+        """One living lease's document; None where there is none."""
+        with answered("a lease"):
+            text = await self._client.hget(self._keys.key("leases"), lease_id)
+        return None if text is None else loads(text)
+
     async def deadlines(self) -> dict[str, int]:
         """Every living lease's deadline; of a revoked one, when it is reaped."""
         return await self._scores("deadlines")

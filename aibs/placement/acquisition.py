@@ -46,7 +46,10 @@ within it, and the client behind gets its refusal before it gives up.
 
 
 class Acquisition:
-    """Asks for one request. `open` while a lease or a place of it may exist at the back end."""
+    """Asks for one request. `open` while a lease or a place of it may exist at the back end.
+
+    A grant that is the first one for the request has `lease_id`, where that is given.
+    """
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Acquisition:
         patient: bool,
         weight_bytes: int | None,
         on_queue: OnQueue | None,
+        lease_id: str | None = None,
     ) -> None:
         self.request = request
         self.open = False
@@ -69,7 +73,7 @@ class Acquisition:
         self._patient = patient
         self._on_queue = on_queue
         self._subject = Subject(request.model, request.role, request.request_id, weight_bytes)
-        self._lease_id = secrets.token_hex(16)
+        self._lease_id = lease_id or secrets.token_hex(16)
         self._started_ms = clock.boottime_ms()
         self._until_ms = self._started_ms + request.wait_ms
         self._queued: Queued | None = None

@@ -58,6 +58,11 @@ class MemoryBackend:
                     queue.put_nowait(frozenset(names))
         self._model.wakes.clear()
 
+    def lease(self, lease_id: str) -> Lease | None:
+        """A living lease."""
+        held = self._model.leases.get(lease_id)
+        return None if held is None else held.lease
+
     async def acquire(
         self,
         request: Request,
