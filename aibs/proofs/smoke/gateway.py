@@ -51,7 +51,8 @@ class Gateway:
                     f"{answer.status_code} there.",
                     mend="Name the gateway's URL with --url.",
                 )
-            answer = await self._look(client, "/api/tags")
+            # Asks no node, and wants a key where one is wanted.
+            answer = await self._look(client, "/")
             if answer.status_code in REFUSED_KEY:
                 raise ConfigurationError(
                     f"The gateway at {redact(self.url)} refuses "

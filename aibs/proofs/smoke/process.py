@@ -69,10 +69,14 @@ def read_key(path: Path) -> str:
 
 
 def key_of(api_keys: str) -> str | None:
-    """The first key of AIBS_API_KEYS, where they are written out there."""
-    if not api_keys or api_keys.startswith("@"):
+    """The first key that is written out in AIBS_API_KEYS: neither in a file nor as a digest."""
+    if api_keys.startswith("@"):
         return None
-    return api_keys.split(",")[0].strip().split(":")[1]
+    for item in api_keys.split(","):
+        _, _, rest = item.strip().partition(":")
+        if rest and not rest.startswith("sha256:"):
+            return rest.partition(":")[0]
+    return None
 
 
 async def _guarded(

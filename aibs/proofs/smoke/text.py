@@ -9,6 +9,7 @@ from rich.text import Text
 
 from aibs.audit.text import marks_for
 from aibs.audit.wording import printable
+from aibs.proofs.smoke.verdict import NOT_RUN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,8 +30,12 @@ def render(document: SmokeDocument, console: Console) -> None:
 
 
 def _verdict(document: SmokeDocument) -> Text:
-    failed = [step.name for step in document.steps if not step.passed]
-    if not failed:
+    failed = [
+        step.name
+        for step in document.steps
+        if not step.passed and not step.detail.startswith(NOT_RUN)
+    ]
+    if document.passed:
         return Text.assemble(
             ("\nPASSED", "bold green"),
             f": requests through {document.url} are placed by the pool {document.namespace}, and "
@@ -66,7 +71,8 @@ def _steps(document: SmokeDocument, marks: Marks) -> Table:
 
 
 def _detail(step: SmokeStep) -> Text:
-    return Text(printable(step.detail.replace("; ", "\n") if not step.passed else step.detail))
+    told = printable(step.detail)
+    return Text(told if step.passed else told.replace("; ", "\n"))
 
 
 def _requests(document: SmokeDocument) -> Table:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from aibs.proofs.smoke.document import StepName
     from aibs.proofs.smoke.evidence import Evidence, Grant
 
+NOT_RUN = "not run"
+
 
 @dataclass(frozen=True, slots=True)
 class Sent:
@@ -135,7 +137,7 @@ def judge_leaks(
 
 def not_run(name: StepName, why: str) -> SmokeStep:
     """A step that was not reached."""
-    return SmokeStep(name=name, passed=False, requests=[], detail=f"not run: {why}")
+    return SmokeStep(name=name, passed=False, requests=[], detail=f"{NOT_RUN}: {why}")
 
 
 def report(sent: Sent, evidence: Evidence) -> SmokeRequest:
