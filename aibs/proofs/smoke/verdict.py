@@ -68,7 +68,7 @@ def judge_served(
         name=name,
         passed=not wrong,
         requests=[report(one, evidence) for one in sent],
-        detail=_sentence(wrong, _seen(sent, evidence)),
+        detail=_sentence(wrong, "" if wrong else _seen(sent, evidence)),
     )
 
 
