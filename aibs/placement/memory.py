@@ -58,6 +58,11 @@ class MemoryBackend:
                     queue.put_nowait(frozenset(names))
         self._model.wakes.clear()
 
+    @property
+    def model(self) -> PlacementModel:
+        """All that it knows, to be looked at."""
+        return self._model
+
     def lease(self, lease_id: str) -> Lease | None:
         """A living lease."""
         held = self._model.leases.get(lease_id)
