@@ -6,6 +6,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import structlog
 
 if TYPE_CHECKING:
@@ -24,14 +25,18 @@ def configure(level: str = "info", log_format: str = "auto") -> None:
     renderer: Processor = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
         if console
-        else structlog.processors.JSONRenderer()
+        else structlog.processors.JSONRenderer(serializer=_json)
     )
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def _json(event: Any, default: Any = repr, **_: Any) -> str:
+    return orjson.dumps(event, default=default, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def get(name: str, **fields: Any) -> FilteringBoundLogger:

@@ -103,6 +103,7 @@ async def _valkey(
 
 async def _reach(settings: Settings, session: Session, clock: Clock) -> Backend:
     """Connect, and open the pool. Raises what `open_client` and CoordinationPool.open raise."""
+    from aibs.eventstore.batching import batched
     from aibs.eventstore.commands import commands
     from aibs.eventstore.connection import open_client
     from aibs.eventstore.keys import Keys
@@ -116,9 +117,8 @@ async def _reach(settings: Settings, session: Session, clock: Clock) -> Backend:
     async with AsyncExitStack() as attempt:
 
         async def connect(purpose: Literal["write", "follow"]) -> Commands:
-            client = commands(
-                await open_client(url, data_dir=data_dir, purpose=purpose, timeout_s=timeout_s)
-            )
+            opened = await open_client(url, data_dir=data_dir, purpose=purpose, timeout_s=timeout_s)
+            client = batched(opened) if purpose == "write" else commands(opened)
             attempt.push_async_callback(client.aclose)
             return client
 

@@ -27,13 +27,24 @@ POLLERS_MAX = 8
 REFRESH_MS = 2_000
 PLACES_A_CALL = 256
 WAKES_AGAIN_S = 1.0
+HEARING_S = 0.25
+"""By then the log is followed."""
 
 
 class Waiter:
     """One request that waits. `queued` while the back end keeps a place for it."""
 
-    def __init__(self, request_key: str, clock: Clock, grace_ms: int, *, patient: bool) -> None:
+    def __init__(
+        self,
+        request_key: str,
+        clock: Clock,
+        grace_ms: int,
+        *,
+        patient: bool,
+        on_queued: Callable[[], object] = lambda: None,
+    ) -> None:
         self.request_key = request_key
+        self._on_queued = on_queued
         self.patient = patient
         self._grace_ms = grace_ms
         self._heard_ms = clock.boottime_ms()
@@ -84,6 +95,7 @@ class Waiter:
         Raises ConfigurationError where the placer is closed meanwhile.
         """
         self.queued, self.asking = True, False
+        self._on_queued()
         self.heard()
         while True:
             if self._closed:
@@ -124,18 +136,17 @@ class WaitingRoom:
         self._grace_ms = grace_ms
         self._waiters: dict[str, Waiter] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._hearing: asyncio.Task[None] | None = None
         self._log = logs.get("aibs.placement.waiting", holder=holder)
 
     def join(self, request_key: str, *, patient: bool = True) -> Waiter:
-        """A new waiter. The first one starts the room's three tasks, which then stay."""
-        waiter = Waiter(request_key, self._clock, self._grace_ms, patient=patient)
+        """A new waiter. The first one starts the room's tasks, which then stay."""
+        waiter = Waiter(
+            request_key, self._clock, self._grace_ms, patient=patient, on_queued=self._listen
+        )
         self._waiters[request_key] = waiter
         if not self._tasks:
-            for name, work in (
-                ("wakes", self._hear()),
-                ("polls", self._poll()),
-                ("refresh", self._refresh()),
-            ):
+            for name, work in (("polls", self._poll()), ("refresh", self._refresh())):
                 self._tasks.append(asyncio.create_task(work, name=f"placer {name}"))
         return waiter
 
@@ -151,12 +162,28 @@ class WaitingRoom:
 
     async def close(self) -> None:
         """End the room's tasks."""
+        await self._fall_deaf()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
+    def _listen(self) -> None:
+        """Somebody stands in the queue: hear what the log says. Nobody else needs it, and a busy
+        process would read all of the log for nothing.
+        """
+        if self._hearing is None:
+            self._hearing = asyncio.create_task(self._hear(), name="placer wakes")
+
+    async def _fall_deaf(self) -> None:
+        hearing, self._hearing = self._hearing, None
+        if hearing is not None:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
+
     async def _hear(self) -> None:
+        # What was told before the log is followed is made up for by asking once more.
+        asyncio.get_running_loop().call_later(HEARING_S, self._ask_all)
         while True:
             wakes = self._backend.wakes()
             try:
@@ -173,6 +200,11 @@ class WaitingRoom:
                     await wakes.aclose()
             await self._clock.sleep(WAKES_AGAIN_S)
 
+    def _ask_all(self) -> None:
+        for waiter in self._waiters.values():
+            if waiter.queued and not waiter.asking:
+                waiter.ask()
+
     async def _poll(self) -> None:
         while True:
             await self._clock.sleep(self._poll_ms / 1000)
@@ -187,6 +219,8 @@ class WaitingRoom:
             await self._clock.sleep(max(0, due_ms - self._clock.boottime_ms()) / 1000)
             due_ms = max(due_ms, self._clock.boottime_ms() - REFRESH_MS) + REFRESH_MS
             keys = [key for key, waiter in self._waiters.items() if waiter.queued]
+            if not keys:
+                await self._fall_deaf()
             for start in range(0, len(keys), PLACES_A_CALL):
                 await self._quietly(self._refresh_some(keys[start : start + PLACES_A_CALL]))
 

@@ -1,0 +1,126 @@
+"""Script calls of many tasks in few round trips: those that come while others are on their way go
+together, each with its own answer.
+
+A busy process else spends more on sockets than the server does on its scripts. A lone call goes at
+once. Callers see what they saw before: an answer, an error of their own call, or, where the
+connection broke, that theirs may have been done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from aibs.eventstore.cancellation import ValkeyClient
+
+if TYPE_CHECKING:
+    from aibs.eventstore.cancellation import ValkeyClusterClient
+    from aibs.eventstore.commands import Commands
+
+CALLS_MAX: Final = 64
+"""In one round trip: some milliseconds of the server's time, in which nobody else is served."""
+
+AT_ONCE_MAX: Final = 2
+"""Round trips at a time: one is answered while the next is on its way."""
+
+
+def batched(client: ValkeyClient | ValkeyClusterClient) -> Commands:
+    """The client with its script calls going together, where it is one server's."""
+    if isinstance(client, ValkeyClient):
+        return cast("Commands", BatchingClient(client))
+    # A cluster's client splits calls by slots itself.
+    return cast("Commands", client)
+
+
+class BatchingClient:
+    """A client of one server whose `evalsha` calls go together. Everything else is the client's."""
+
+    def __init__(self, client: ValkeyClient) -> None:
+        self._client = client
+        self._waiting: deque[tuple[tuple[Any, ...], asyncio.Future[Any]]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._due = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def evalsha(self, sha: str, numkeys: int, *keys_and_args: str | int | bytes) -> Any:
+        """As the client's; a cancelled call may have been done."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append((("EVALSHA", sha, numkeys, *keys_and_args), answer))
+        if not self._due and len(self._tasks) < AT_ONCE_MAX:
+            # After the tasks that are ready now, whose calls then go along.
+            self._due = True
+            loop.call_soon(self._send)
+        return await answer
+
+    async def aclose(self) -> None:
+        """Give up what is on its way, and close the client."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _, answer in self._waiting:
+            _fail(answer, RedisConnectionError("the client is closed"))
+        self._waiting.clear()
+        await self._client.aclose()
+
+    def _send(self) -> None:
+        self._due = False
+        while self._waiting and len(self._tasks) < AT_ONCE_MAX:
+            calls = [self._waiting.popleft() for _ in range(min(CALLS_MAX, len(self._waiting)))]
+            # Who was cancelled while it waited is not sent: surely not done.
+            calls = [call for call in calls if not call[1].done()]
+            if calls:
+                task = asyncio.get_running_loop().create_task(self._run(calls), name="batch")
+                self._tasks.add(task)
+                task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._send()
+
+    async def _run(self, calls: list[tuple[tuple[Any, ...], asyncio.Future[Any]]]) -> None:
+        timeout_s = self._client.answer_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                answers = await self._round_trip([arguments for arguments, _ in calls])
+        except TimeoutError:
+            self._break(calls, RedisTimeoutError(f"no answer within {timeout_s:g} s"))
+        except (RedisError, OSError) as error:
+            self._break(calls, error)
+        except BaseException:
+            self._break(calls, RedisConnectionError("the client is closed"))
+            raise
+        else:
+            for (_, future), answer in zip(calls, answers, strict=True):
+                if future.done():
+                    continue
+                if isinstance(answer, Exception):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+
+    async def _round_trip(self, calls: list[tuple[Any, ...]]) -> list[Any]:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for arguments in calls:
+                pipeline.execute_command(*arguments)
+            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+            return answers
+
+    def _break(
+        self, calls: list[tuple[tuple[Any, ...], asyncio.Future[Any]]], error: Exception
+    ) -> None:
+        for _, answer in calls:
+            # An error of its own for each: one that is raised twice keeps both tracebacks.
+            _fail(answer, type(error)(*error.args))
+
+
+def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
