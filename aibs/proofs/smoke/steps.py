@@ -40,6 +40,9 @@ CUT_TOKENS = (256, 8192)
 EARLY_S = (0.0, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.008, 0.012, 0.02, 0.03)
 """Where even that was: how long after sending a request its client leaves without an answer."""
 
+SLIP_MS = 250
+"""How long after its client left the end of a whole answer may be recorded."""
+
 FOUND_WITHIN_S = 0.5
 """How long a request that was left early may take to show in the log."""
 
@@ -127,7 +130,7 @@ class Steps:
             sent.append(one)
             if one.error is not None:
                 return None
-            if not whole and not await self._was_completed(one):
+            if not whole and not await self._was_over(one, left_at_ms):
                 return left_at_ms
         return None
 
@@ -153,7 +156,7 @@ class Steps:
                     node_id=grant.node_id,
                 )
             )
-            if grant.how != "completed":
+            if not _was_over(grant, left_at_ms):
                 return left_at_ms
         if not sent:
             sent.append(Sent(ask, 0, error="no request whose client left early got a lease"))
@@ -196,9 +199,9 @@ class Steps:
                 return evidence
             await self._clock.sleep(LOOK_EVERY_S)
 
-    async def _was_completed(self, one: Sent) -> bool:
+    async def _was_over(self, one: Sent, left_at_ms: int) -> bool:
         grants = (await self._settled(with_ids(_ids([one])))).grants
-        return bool(grants) and grants[-1].how == "completed"
+        return bool(grants) and _was_over(grants[-1], left_at_ms)
 
     async def _granted_since(self, began_id: str, one: Sent) -> Grant | None:
         ask, known = one.ask, {base_of(request_id) for request_id in self._gateway.told}
@@ -227,3 +230,8 @@ class Steps:
 
 def _ids(sent: Sequence[Sent]) -> list[str]:
     return [one.request_id for one in sent if one.request_id is not None]
+
+
+def _was_over(grant: Grant, left_at_ms: int) -> bool:
+    """Whether the answer was whole before its client left, so that there was nothing to cancel."""
+    return grant.how == "completed" and grant.ends[0].at_ms <= left_at_ms + SLIP_MS
