@@ -162,6 +162,7 @@ class Pairs:
                 "identity": identity,
                 "lease_id": lease_id,
                 "lane": lane_name(MODEL.key, None),
+                "avoid": "[]",
                 "ttl_ms": 900_000,
                 "staleness_ms": LIMITS.staleness_ms,
                 "drain_ms": LIMITS.drain_ms,

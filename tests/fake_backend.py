@@ -97,6 +97,8 @@ class FakeBackend:
             return Granted(held, now, held.ttl_ms)
         if self.deny:
             return self.deny
+        if "box-a" in request.avoid:
+            return Denied("node_unhealthy", (NodeReason("box-a", "node_unhealthy", why="avoided"),))
         waiting = [one.request_key for one in self.waiters]
         ahead = waiting.index(key) if key in waiting else len(waiting)
         free = self.slots - len(self.leases)

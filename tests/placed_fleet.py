@@ -116,6 +116,7 @@ class PlacedFleet:
             "identity": identity(number),
             "lease_id": f"{number:016x}",
             "lane": self.lane,
+            "avoid": "[]",
             "ttl_ms": 60_000,
             "drain_ms": LIMITS.drain_ms,
             "known_fence": 0,

@@ -1,15 +1,16 @@
 -- Places a request on a node, lets it wait, or says why not. The same request again gets the first
 -- answer: its lease, or its place in the queue. `lease_id` is taken if it is granted now; `identity`
 -- is the inside of a JSON object: what the lease says of the request; `lane` names what is asked for;
--- `wait_ms` 0 does not wait.
+-- `avoid` is a JSON list of nodes that it must not get; `wait_ms` 0 does not wait.
 -- Include: pool deny wait grant
 -- Keys: pool owner log leases deadlines drains requests ended_until capacity open trips lanes waiters heads reservations reserved queue_high queue_normal queue_low places tried counts denials declared marks
--- Args: actor environment requester request_id request_key request_hash identity lease_id lane class ttl_ms:int wait_ms:int staleness_ms:int drain_ms:int grace_ms:int swap_min_ms:int swap_max_ms:int queue_max:int known_fence:int
+-- Args: actor environment requester request_id request_key request_hash identity lease_id lane avoid class ttl_ms:int wait_ms:int staleness_ms:int drain_ms:int grace_ms:int swap_min_ms:int swap_max_ms:int queue_max:int known_fence:int
 -- Replies: granted queued denied conflict ended pool_missing pool_version
 -- Events: LeaseAcquired LeaseDenied DenialsCounted LeaseQueued WaitEnded NodeReserved ReservationEnded LeaseExpired LeaseReaped NodeTripped NodeRestored PoolSuspect PoolReopened OwnerExpired
 local REAP_MAX = 16
 local ALL_MAX = 64
 
+local avoids = avoid ~= '[]' and set_of(cjson.decode(avoid)) or nil
 local refusal = read_pool()
 if refusal then
   return refusal
@@ -63,7 +64,7 @@ end
 reap_overdue(REAP_MAX)
 
 local request = waiter or { key = request_key, class = class, rank = RANKS[class],
-  arrival_ms = now, number = MAX_INT, head_ms = false }
+  arrival_ms = now, number = MAX_INT, head_ms = false, avoids = avoids }
 request.environment, request.requester, request.request_id = environment, requester, request_id
 request.lane = lane
 mind_the_queue(request)
@@ -82,7 +83,7 @@ end
 local function deny(reason, node_ids)
   local field = environment .. '|' .. lane .. '|' .. reason
   local held = counted_denial(field)
-  if held and #node_ids > REASONS_MAX then
+  if held and #node_ids > REASONS_MAX and not request.avoids then
     local texts, others = string.match(held, '^(%[.*%])({.*})$')
     return denied(reason, texts, others)
   end
@@ -196,11 +197,24 @@ local function refuse_finally()
   return deny(reason, node_ids)
 end
 
+-- Whether no node is left that it might get: no waiting helps.
+local function avoids_all()
+  for _, one in ipairs(request.avoids and lanes or {}) do
+    for _, node_id in ipairs(one.nodes or redis.call('HKEYS', declared_key)) do
+      if may_get(request, node_id) then
+        return false
+      end
+    end
+  end
+  return request.avoids ~= nil
+end
+
 local function enqueue()
   pool_arrivals = pool_arrivals + 1
   local last = redis.call('ZRANGE', QUEUES[class], -1, -1, 'WITHSCORES')
   local arrival = math.max(now, tonumber(last[2] or 0))
-  local member = string.format('%016d:', pool_arrivals) .. lane .. '\1' .. request_key
+  local member = string.format('%016d:', pool_arrivals) .. lane
+    .. (avoids and '\2' .. avoid or '') .. '\1' .. request_key
   local keys = {}
   for i, one in ipairs(lanes) do
     keys[i] = '{"worker_id":' .. json_text(one.worker_id) .. ',"key":' .. json_text(one.key) .. '}'
@@ -209,7 +223,7 @@ local function enqueue()
     .. ',"member":' .. json_text(member) .. ',"number":' .. json_int(pool_arrivals)
     .. ',"arrival_ms":' .. json_int(arrival) .. ',"wait_deadline_ms":' .. json_int(now + wait_ms)
     .. ',"ttl_ms":' .. json_int(ttl_ms) .. ',"model":' .. json_text(lanes[1].model)
-    .. ',"lanes":[' .. table.concat(keys, ',') .. ']}'
+    .. ',"lanes":[' .. table.concat(keys, ',') .. '],"avoid":' .. avoid .. '}'
   local reason, texts, others = reasons(request, nodes_to_tell(false))
   append('LeaseQueued', 1, nil, nil, '{"waiter":' .. text .. ',"reason":' .. json_text(reason)
     .. ',"reasons":' .. texts .. ',"others":' .. others .. '}')
@@ -229,7 +243,7 @@ local function enqueue()
 end
 
 if not waiter then
-  if wait_ms == 0 then
+  if wait_ms == 0 or avoids_all() then
     return refuse_finally()
   end
   local mine = tonumber(redis.call('HGET', counts_key, 'env|' .. environment) or 0)

@@ -2,7 +2,7 @@
 -- Whenever it is not that simple it answers `ask`, and has changed nothing: acquire decides.
 -- Include: pool grant
 -- Keys: pool owner log leases deadlines requests capacity open lanes counts
--- Args: actor request_key request_hash identity lease_id lane ttl_ms:int staleness_ms:int drain_ms:int swap_min_ms:int swap_max_ms:int known_fence:int
+-- Args: actor request_key request_hash identity lease_id lane avoid ttl_ms:int staleness_ms:int drain_ms:int swap_min_ms:int swap_max_ms:int known_fence:int
 -- Replies: granted ask pool_missing pool_version
 -- Events: LeaseAcquired PoolSuspect PoolReopened OwnerExpired
 local refusal = read_pool()
@@ -14,6 +14,9 @@ if pool_state ~= 'open' or known_fence > pool_fence or pool_waiting > 0
   return { 'ask' }
 end
 local request = { key = request_key, lanes = lanes_of(lane) }
+if avoid ~= '[]' then
+  request.avoids = set_of(cjson.decode(avoid))
+end
 local found = request.lanes and find_any(request)
 if not found then
   -- Whatever a look put aside stays put aside: those nodes' next polls return them.

@@ -10,10 +10,12 @@ from aibs.codec import dumps
 from aibs.lanes import lane_name
 from aibs.model_names import InvalidModelName, parse
 from aibs.placement.trust import margin_ms
-from aibs.placement.values import REQUEST_ID_BYTES_MAX, Class, Request
+from aibs.placement.values import AVOID_MAX, REQUEST_ID_BYTES_MAX, Class, Request
 from aibs.settings.parsing import NAME_RULE, is_identifier
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from aibs.placement.values import Session
 
 
@@ -42,6 +44,7 @@ def request_of(
     ttl: float | None,
     request_id: str,
     requester: str | None,
+    avoid: Collection[str] = (),
 ) -> Request:
     """The request, checked. Times in seconds. Raises ValueError with a sentence."""
     if not model and not role:
@@ -64,7 +67,8 @@ def request_of(
     ttl_ms = timing.ttl_ms if ttl is None else _ttl_ms(ttl, timing)
     wait_ms = timing.wait_ms if timeout is None else round(min(timeout * 1000, timing.wait_ms))
     lane = lane_name(key, role or None)
-    # The wait is no part of what is asked for: a repetition has less of it left.
+    # Neither is a part of what is asked for: a repetition has less of its wait left, and may have
+    # learned of nodes that fail it.
     parts = {"lane": lane, "class": priority, "ttl_ms": ttl_ms}
     return Request(
         request_id=request_id,
@@ -78,6 +82,7 @@ def request_of(
         ttl_ms=ttl_ms,
         wait_ms=wait_ms,
         request_hash=hashlib.sha256(dumps(parts)).hexdigest(),
+        avoid=_nodes(avoid),
     )
 
 
@@ -90,6 +95,17 @@ def _model(model: str | None) -> tuple[str | None, str | None]:
     except InvalidModelName as error:
         raise ValueError(f"The model {model[:100]!r} is no model's name: {error}.") from error
     return name.key, name.display
+
+
+def _nodes(avoid: Collection[str]) -> tuple[str, ...]:
+    """Node ids, each once. They need not be declared."""
+    names = {avoid} if isinstance(avoid, str) else set(avoid)
+    if len(names) > AVOID_MAX:
+        raise ValueError(f"The request avoids {len(names)} nodes: it can avoid {AVOID_MAX}.")
+    for name in names:
+        if not is_identifier(name):
+            raise ValueError(f"The node {name[:100]!r} to avoid is no node's id. {NAME_RULE}")
+    return tuple(sorted(names))
 
 
 def _check_request_id(request_id: str) -> None:

@@ -22,7 +22,7 @@ from aibs.placement.outage import Outage
 from aibs.placement.waiting import WaitingRoom
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Collection, Coroutine
     from types import TracebackType
 
     from aibs.clock import Clock
@@ -124,6 +124,7 @@ class Placer:
         requester: str | None = None,
         on_queue: OnQueue | None = None,
         patient: bool = True,
+        avoid: Collection[str] = (),
     ) -> LeaseBlock:
         """A lease for an `async with` block, on a node that can run the model or the role now.
 
@@ -133,6 +134,7 @@ class Placer:
         not this process. `on_queue(position, reason)` is called when the place changes.
         `patient=False` waits for nodes, and not for a coordination server that is away: it is
         refused then at once, and where it already stands in the queue, when its place is over.
+        `avoid` names up to 8 nodes that it must not get, such as those that have just failed it.
 
         Raises ValueError at once for what cannot be asked. Entering raises PlacementDenied, the
         block raises LeaseLost where the lease ended under it.
@@ -147,6 +149,7 @@ class Placer:
             ttl=ttl,
             request_id=secrets.token_hex(16) if request_id is None else request_id,
             requester=requester,
+            avoid=avoid,
         )
         return LeaseBlock(self, request, on_queue, patient=patient)
 

@@ -81,6 +81,7 @@ class ValkeyBackend:
             "identity": _identity(request, call_id),
             "lease_id": lease_id,
             "lane": request.lane,
+            "avoid": dumps(list(request.avoid)),
             "ttl_ms": request.ttl_ms,
             "drain_ms": self._limits.drain_ms,
             "known_fence": self._pool.known_fence,

@@ -14,6 +14,7 @@ Outcome = Literal["completed", "cancelled", "failed"]
 ReportKind = Literal["loading", "loaded", "unloaded"]
 
 REQUEST_ID_BYTES_MAX = 128
+AVOID_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Limits:
 class Request:
     """One request for a node. `lane` names what it asks for: `m|<key>`, `r|<role>` or
     `mr|<key>|<role>`. `requester` is the API key's name, or the holder. The same `request_key`
-    with the same `request_hash` is the same request; with another, a conflict.
+    with the same `request_hash` is the same request; with another, a conflict. `avoid` are nodes
+    that it must not get: of this attempt alone, and no part of what the request is.
     """
 
     request_id: str
@@ -47,6 +49,7 @@ class Request:
     ttl_ms: int
     wait_ms: int
     request_hash: str
+    avoid: tuple[str, ...] = ()
 
     @property
     def request_key(self) -> str:

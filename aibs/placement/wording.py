@@ -70,6 +70,7 @@ _MENDS: Final[Mapping[str, str]] = {
     "fleet_mismatch": "Use the same fleet settings in every process, or raise "
     "AIBS_MODEL_CLUSTER_FLEET_REVISION to declare the new ones.",
     "lease_lost": "Run the work again under a new lease.",
+    "avoided": "Ask again in a while, or look at Ollama on the nodes that failed it.",
 }
 
 _WHOLE: Final[Mapping[str, str]] = {
@@ -197,6 +198,8 @@ def node_clause(node: NodeReason) -> str:
     if node.why == "stays":
         # The grant would unload a model that was loaded a moment ago and is asked for.
         clause = "keeps a model that was just loaded and is waited for"
+    elif node.why == "avoided":
+        clause = "failed this request before, or has not its model"
     elif node.why:
         clause = f"{clause} ({printable(node.why)})"
     if node.wait_ms:
@@ -235,11 +238,17 @@ def _clauses(around: Circumstances) -> str:
     return ", ".join(shown)
 
 
+def _to_mend(node: NodeReason) -> str:
+    return "avoided" if node.why == "avoided" else node.reason
+
+
 def _mend(reason: str, around: Circumstances) -> str:
+    if reason == "node_unhealthy" and around.nodes:
+        reason = _to_mend(around.nodes[0])
     mend = _MENDS.get(reason, "Look at `aibs audit`.")
     if reason == "wait_timeout" and around.nodes:
         # What held it up to the end is what would help.
-        first = around.nodes[0].reason
+        first = _to_mend(around.nodes[0])
         mend = _MENDS["no_owner" if around.no_owner else first] if first in _MENDS else mend
     if around.retry_after_ms:
         mend = f"{mend} Asking again may help in {seconds(around.retry_after_ms)}."

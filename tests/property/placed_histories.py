@@ -68,6 +68,7 @@ class Walk:
             priority=pick.choice(("high", "normal", "normal", "low")),
             wait_ms=pick.choice((0, 5_000, 120_000, 120_000)),
             environment=pick.choice(("env-a", "env-a", "env-b")),
+            avoid=pick.choice(((), (), (), ("box-c",), ("box-e", "box-x"))),
         )
         lease_id = f"{len(self.world.events):016x}"
         found = self.world.run(self.world.backend.acquire(asked, lease_id=lease_id, call_id="c"))

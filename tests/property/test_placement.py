@@ -41,6 +41,7 @@ FLEETS = {
 lanes = st.sampled_from((*LANES[:3], *LANES[:3], *LANES))
 numbers = st.integers(0, 7)
 boxes = st.sampled_from(BOXES)
+avoided = st.sampled_from(((), (), (), (), ("box-c",), ("box-e",), BOXES, ("box-x",)))
 priorities = st.sampled_from(("high", "normal", "normal", "low"))
 
 
@@ -100,10 +101,14 @@ class Placement(RuleBasedStateMachine):
         )
 
     def ask(self, asked: Request, lease_id: str) -> Any:
-        """The same of both."""
+        """The same of both; and never a node that the request avoids, or avoided when it queued."""
+        waiter = self.world.folded.queue.waiters.get(asked.request_key)
+        avoid = asked.avoid if waiter is None else waiter.document["avoid"]
         found = self.world.run(self.world.backend.acquire(asked, lease_id=lease_id, call_id="c"))
         wanted = self.oracle.acquire(asked, lease_id, self.world.clock.now_ms)
         assert told(found) == told(wanted)
+        if isinstance(found, Granted) and found.lease.lease_id == lease_id:
+            assert found.lease.node_id not in avoid
         return found
 
     def teardown(self) -> None:
@@ -122,6 +127,7 @@ class Placement(RuleBasedStateMachine):
         wait_ms=st.sampled_from((0, 0, 5_000, 120_000, 120_000, 120_000)),
         twice=st.booleans(),
         environment=st.sampled_from(("env-a", "env-a", "env-b")),
+        avoid=avoided,
     )
     def acquire(
         self,
@@ -131,6 +137,7 @@ class Placement(RuleBasedStateMachine):
         wait_ms: int,
         twice: bool,
         environment: str,
+        avoid: tuple[str, ...],
     ) -> None:
         asked = request(
             number,
@@ -139,6 +146,7 @@ class Placement(RuleBasedStateMachine):
             wait_ms=wait_ms,
             environment=environment,
             hashed=f"{lane}-{priority}-{wait_ms}".replace("|", "-"),
+            avoid=avoid,
         )
         answers = []
         for attempt in range(1 + twice):
@@ -170,8 +178,8 @@ class Placement(RuleBasedStateMachine):
         if "huge" in lane:
             assert found.reason in ("never_fits", "request_ended", "request_conflict")
 
-    @rule(which=st.integers(0, 7), back=st.booleans())
-    def a_waiter_asks_again(self, which: int, back: bool) -> None:
+    @rule(which=st.integers(0, 7), back=st.booleans(), avoid=avoided)
+    def a_waiter_asks_again(self, which: int, back: bool, avoid: tuple[str, ...]) -> None:
         waiters = list(self.world.folded.queue.waiters.values())
         if not waiters:
             return
@@ -183,6 +191,7 @@ class Placement(RuleBasedStateMachine):
             wait_ms=120_000,
             environment=str(document["environment"]),
             hashed=str(document["request_hash"]),
+            avoid=avoid,
         )
         if back:
             places = self.world.run(self.world.backend.refresh("holder-a", (asked.request_key,)))

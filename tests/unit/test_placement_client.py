@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aibs.errors import ConfigurationError
 from aibs.placement import LeaseLost, PlacementDenied
+from aibs.placement.asking import request_of
 from aibs.placement.values import Denied, NodeReason
 from tests.fake_backend import FakeBackend
 from tests.integration.in_loop import in_loop, until
-from tests.placing import placer_of
+from tests.placing import LONG, placer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from aibs.placement import Placer
 
 MODEL = "llama3:8b"
+REST: Any = {"role": None, "priority": "normal", "timeout": None, "ttl": None, "requester": None}
 
 
 @in_loop
@@ -340,6 +342,8 @@ def test_a_placer_of_another_loop_says_so() -> None:
         {"model": MODEL, "request_id": ""},
         {"model": MODEL, "request_id": "é" * 65},
         {"model": MODEL, "requester": "a|b"},
+        {"model": MODEL, "avoid": ["box-a", "no node"]},
+        {"model": MODEL, "avoid": [f"box-{number}" for number in range(9)]},
     ],
     ids=str,
 )
@@ -353,6 +357,25 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_sent(asked: dict[str
         assert backend.count("acquire") == 0
 
     ask()
+
+
+@in_loop
+async def test_a_node_to_avoid_is_part_of_the_question_and_not_of_what_the_request_is() -> None:
+    backend = FakeBackend()
+    async with placer_of(backend) as placer:
+        with pytest.raises(PlacementDenied) as denied:
+            async with placer.lease(model=MODEL, timeout=30, avoid=["box-a", "box-a"]):
+                raise AssertionError("placed on the node that it avoids")
+        async with placer.lease(model=MODEL, request_id="r", avoid={"box-b"}) as lease:
+            assert lease.node_id == "box-a"
+        plain, avoiding = (
+            request_of(placer.session, LONG, model=MODEL, request_id="r", avoid=avoid, **REST)
+            for avoid in ((), ("box-b", "box-a", "box-b"))
+        )
+    assert denied.value.reason == "node_unhealthy"
+    assert "box-a failed this request before" in denied.value.sentence
+    assert avoiding.avoid == ("box-a", "box-b")
+    assert avoiding.request_hash == plain.request_hash
 
 
 @in_loop

@@ -107,6 +107,16 @@ def test_why_and_how_long_stand_behind_the_node() -> None:
     assert node_clause(tripped) == "box-c is closed after failures for about 4.0 s"
 
 
+def test_nodes_that_a_request_avoids_are_not_called_silent() -> None:
+    avoided = NodeReason("box-c", "node_unhealthy", why="avoided")
+    error = denied(LLAMA, "node_unhealthy", Circumstances(nodes=(avoided,)))
+    assert "box-c failed this request before, or has not its model" in error.sentence
+    assert "does not answer" not in error.sentence
+    assert "two good polls" not in error.mend
+    late = denied(LLAMA, "wait_timeout", Circumstances(nodes=(avoided,), waited_ms=1_000))
+    assert late.mend == error.mend
+
+
 def test_a_wait_that_was_too_short_is_mended_by_what_held_it_up() -> None:
     around = Circumstances(nodes=(NodeReason("box-c", "no_slot"),), waited_ms=30_000, position=2)
     error = denied(LLAMA, "wait_timeout", around)

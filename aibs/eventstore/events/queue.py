@@ -20,7 +20,9 @@ class WaiterLane(BaseModel):
 
 
 class WaiterDocument(BaseModel):
-    """A waiter as it is stored while it waits. `number` is its place in the order of arrival."""
+    """A waiter as it is stored while it waits. `number` is its place in the order of arrival;
+    `avoid` are nodes that it must not get.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
@@ -39,6 +41,7 @@ class WaiterDocument(BaseModel):
     ttl_ms: int
     model: str
     lanes: list[WaiterLane]
+    avoid: list[str] = Field(default_factory=list)
 
 
 class LeaseQueued(EventData):

@@ -12,6 +12,8 @@ local function refusal_at(node_id, lane, request)
   local node = load_node(node_id)
   if lane.allowed and not lane.allowed[node_id] then
     return { node_id = node_id, reason = 'affinity' }
+  elseif not may_get(request, node_id) then
+    return { node_id = node_id, reason = 'node_unhealthy', why = 'avoided' }
   end
   local reason, missing, wait, why = fit(node_id, node, lane, request)
   if not reason and request.turn and not request.turn(node_id, node, lane, request) then

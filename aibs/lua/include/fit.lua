@@ -101,14 +101,21 @@ local function lacking(node, key, weight)
   return foreign_for(node, key) + leased_bytes(node) + added_bytes(node, key, weight) - node.budget
 end
 
+-- Whether anybody who may get the node waits for a model.
+local function waited_for(node_id, key)
+  local waiting = tonumber(redis.call('HGET', counts_key, 'model|' .. key) or 0)
+  return waiting > 0
+    and waiting > tonumber(redis.call('HGET', counts_key, 'avoid|' .. node_id .. '|' .. key) or 0)
+end
+
 -- A model that others wait for stays a while before it is swapped out for another.
-local function stays_ms(node, key, weight, request)
+local function stays_ms(node_id, node, key, weight, request)
   if warm_on(node, key) then
     return nil
   end
   for _, own_key in ipairs(to_unload(node, key, weight)) do
     local left = node.own[own_key].since + swap_min_ms - now
-    if left > 0 and tonumber(redis.call('HGET', counts_key, 'model|' .. own_key) or 0) > 0 then
+    if left > 0 and waited_for(node_id, own_key) then
       local head_ms = request.waits and request.waits(request)
       return not (head_ms and now - head_ms >= swap_max_ms) and left or nil
     end
@@ -142,7 +149,7 @@ local function fit(node_id, node, lane, request)
   if missing > 0 then
     return 'no_memory', missing
   end
-  local stays = stays_ms(node, lane.key, weight, request)
+  local stays = stays_ms(node_id, node, lane.key, weight, request)
   if stays then
     return 'no_memory', nil, stays, 'stays'
   end

@@ -1,7 +1,8 @@
 -- Include: json
--- Exports: lanes_read lanes_of
--- The workers that a request may use, as the declared fleet says.
+-- Exports: lanes_read lanes_of AVOID_MAX set_of may_get may_get_one_of
+-- The workers that a request may use, as the declared fleet says, and the nodes that it avoids.
 local lanes_read = {}
+local AVOID_MAX = 8
 
 -- A list of lanes; or nil and the denial that no time will mend.
 local function lanes_of(name)
@@ -34,4 +35,28 @@ local function lanes_of(name)
     return nil, lanes
   end
   return lanes
+end
+
+-- A list of node ids as a set; nil where it is empty, which is the common case.
+local function set_of(list)
+  local set = nil
+  for _, node_id in ipairs(list or {}) do
+    set = set or {}
+    set[node_id] = true
+  end
+  return set
+end
+
+-- A request that avoids a node must not get it, whatever room is there.
+local function may_get(request, node_id)
+  return not request.avoids or not request.avoids[node_id]
+end
+
+local function may_get_one_of(request, node_ids)
+  for _, node_id in ipairs(node_ids) do
+    if may_get(request, node_id) then
+      return true
+    end
+  end
+  return false
 end

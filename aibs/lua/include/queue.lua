@@ -1,5 +1,5 @@
--- Include: int json event
--- Exports: RANKS QUEUES waiters_read order_read read_waiter head_at waiter_of effective_rank is_before in_order standing note_head count_waiter
+-- Include: int json event lanes
+-- Exports: RANKS QUEUES waiters_read order_read read_waiter head_at waiter_of effective_rank is_before in_order wanting standing note_head count_waiter
 -- The waiters: their order, their places, and how they end.
 local WALK_MAX = 64
 local RANKS = { high = 0, normal = 1, low = 2 }
@@ -39,6 +39,7 @@ local function waiter_of(request_key)
       waiter = cjson.decode(text)
       waiter.key, waiter.rank = request_key, RANKS[waiter.class]
       waiter.wanted, waiter.lanes = waiter.lanes, nil
+      waiter.avoids = set_of(waiter.avoid)
     end
     waiters_read[request_key] = waiter
   end
@@ -78,8 +79,12 @@ local function listed(class)
     local number, lane, key = string.match(held[i], '^(%d+):([^\1]*)\1(.*)$')
     local waiter = waiters_read[key]
     if not waiter then
+      local avoids, at = nil, string.find(lane, '\2', 1, true)
+      if at then
+        avoids, lane = set_of(cjson.decode(string.sub(lane, at + 1))), string.sub(lane, 1, at - 1)
+      end
       waiter = { key = key, class = class, rank = RANKS[class], member = held[i], lane = lane,
-        number = tonumber(number), arrival_ms = tonumber(held[i + 1]) }
+        number = tonumber(number), arrival_ms = tonumber(held[i + 1]), avoids = avoids }
       waiters_read[key] = waiter
       -- Only the first of a class can have stood there.
       if i > 1 then
@@ -126,6 +131,17 @@ local function in_order()
   return list
 end
 
+-- The first waiters, but for those that must not get the node.
+local function wanting(node_id)
+  local list = {}
+  for _, waiter in ipairs(in_order()) do
+    if may_get(waiter, node_id) then
+      list[#list + 1] = waiter
+    end
+  end
+  return list
+end
+
 -- How many wait before it, and one.
 local function standing(waiter)
   local rank, ahead = effective_rank(waiter), 0
@@ -167,5 +183,8 @@ local function count_waiter(waiter, step)
   count('env|' .. waiter.environment, step)
   for _, lane in ipairs(waiter.wanted) do
     count('model|' .. lane.key, step)
+    for node_id in pairs(waiter.avoids or {}) do
+      count('avoid|' .. node_id .. '|' .. lane.key, step)
+    end
   end
 end

@@ -120,9 +120,9 @@ end
 
 -- The waiters that may not be passed by the request on the node, in order: those ahead of it, but
 -- for the ones that it may pass; and those behind that may pass it.
-local function preceding(node, request)
+local function preceding(node_id, node, request)
   local ahead, behind, placed = {}, {}, false
-  for _, waiter in ipairs(in_order()) do
+  for _, waiter in ipairs(wanting(node_id)) do
     if waiter.key == request.key then
       placed = true
     elseif placed or is_before(request, waiter) then
@@ -192,7 +192,7 @@ local function may_take(node_id, node, lane, request)
   if pool_waiting == 0 then
     return true
   end
-  local list = preceding(node, request)
+  local list = preceding(node_id, node, request)
   if #list == 0 then
     return true
   end
@@ -223,7 +223,7 @@ local function next_on(node_id, node)
   if not node or not node.slots or pool_waiting == 0 then
     return names
   end
-  local virtual, list = imagine(node), in_order()
+  local virtual, list = imagine(node), wanting(node_id)
   if grouping_matters(node) then
     list = order_at(node, list)
   end
@@ -248,30 +248,35 @@ local function json_names(names)
   return '[' .. table.concat(texts, ',') .. ']'
 end
 
--- Whether any node has a slot that might be taken.
-local function room_left()
+-- Nodes with a slot that might be taken; of a large fleet more than any request can avoid.
+local function roomy()
+  local list = {}
   if pool_nodes > SMALL_FLEET then
-    return redis.call('ZRANGE', open_key, '[+', '(,', 'BYLEX', 'LIMIT', 0, 1)[1] ~= nil
+    local held = redis.call('ZRANGE', open_key, '[+', '(,', 'BYLEX', 'LIMIT', 0, AVOID_MAX + 1)
+    for i, member in ipairs(held) do
+      list[i] = string.sub(member, GROUP_LENGTH + 2)
+    end
+    return list
   end
   for _, node_id in ipairs(all_nodes()) do
     local node = load_node(node_id)
     if node.slots and node.slots - node.used > 0 then
-      return true
+      list[#list + 1] = node_id
     end
   end
-  return false
+  return list
 end
 
 -- The first waiters who may find room since something came free: asked when a waiter was granted,
 -- once its lease is taken.
 local function next_to_look()
-  local names = {}
-  if pool_waiting > 0 and room_left() then
+  local names, node_ids = {}, pool_waiting > 0 and roomy() or {}
+  if #node_ids > 0 then
     for _, waiter in ipairs(in_order()) do
       if #names == NAMED_AFTER_A_GRANT then
         break
       end
-      if worth_a_look(waiter) then
+      if may_get_one_of(waiter, node_ids) and worth_a_look(waiter) then
         names[#names + 1] = waiter.key
       end
     end

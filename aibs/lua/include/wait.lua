@@ -114,7 +114,8 @@ local function soonest(request, node_ids)
   for _, lane in ipairs(request.lanes) do
     for _, node_id in ipairs(lane.nodes or node_ids) do
       local node = load_node(node_id)
-      if node and node.budget and node.slots and not closed(node, lane.key, staleness_ms) then
+      if node and node.budget and node.slots and may_get(request, node_id)
+          and not closed(node, lane.key, staleness_ms) then
         local weight = weight_on(node, lane)
         if lacking(node, lane.key, weight) <= 0 then
           return nil

@@ -57,7 +57,7 @@ class PlacementModel(PoolState):
             self._keep_place(waiter, now)
         if self.waiters or self.recovering or not self._easily(request, now):
             self._reap(now, REAP_BY_ACQUIRE_MAX)
-        asking = waiter or Waiter(request.request_key, request.priority, now, NEWEST, request.lane)
+        asking = waiter or _asking(request, now)
         buried = self.ended.get(request.request_key)
         if (buried is not None and buried.until_ms > now) or (
             waiter is not None and waiter.wait_deadline_ms <= now
@@ -84,7 +84,7 @@ class PlacementModel(PoolState):
             return self._grant(request, best, lease_id, queue_ms, now, waited=waiter is not None)
         reason, told, others = self.told(asking, nearest)
         if waiter is None:
-            if request.wait_ms == 0:
+            if request.wait_ms == 0 or self.avoids_all(asking):
                 waits = [one.wait_ms for one in nearest.values() if one.wait_ms is not None]
                 return Denied(reason, told, others, retry_after_ms=min(waits, default=None))
             full = len(self.waiters) >= self.limits.queue_max
@@ -126,7 +126,8 @@ class PlacementModel(PoolState):
         lanes = self.lanes_for(request.lane) if self.declared is not None else ""
         if isinstance(lanes, str):
             return False
-        asking = Waiter(request.request_key, request.priority, now, NEWEST, request.lane, lanes)
+        asking = _asking(request, now)
+        asking.lanes = lanes
         return self.refusals(asking, now)[0] is not None
 
     def _timed_out(self, asking: Waiter, waiter: Waiter | None, now: int) -> Denied:
@@ -156,6 +157,7 @@ class PlacementModel(PoolState):
             request.environment,
             request.request_hash,
             now + request.wait_ms,
+            avoid=request.avoid,
         )
         self.waiters[request.request_key] = waiter
         self.note_heads(now)
@@ -537,6 +539,18 @@ class PlacementModel(PoolState):
         else:
             backoff_ms = min(TRIP_MAX_MS, node.trip.backoff_ms * 2)
             node.trip = Trip(now + backoff_ms, backoff_ms)
+
+
+def _asking(request: Request, now: int) -> Waiter:
+    """One that asks now, behind everybody who waits."""
+    return Waiter(
+        request.request_key,
+        request.priority,
+        now,
+        NEWEST,
+        request.lane,
+        avoid=request.avoid,
+    )
 
 
 def _leave_behind(node: NodeRecord, lease: Lease, outcome: str, now: int) -> None:

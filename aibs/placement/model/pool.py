@@ -175,7 +175,10 @@ class PoolState:
         for name in check.to_unload(node, key, weight):
             left_ms = node.own[name].since_ms + self.limits.swap_min_ms - now
             wanted = any(
-                name == lane.key for waiter in self.waiters.values() for lane in waiter.lanes
+                name == lane.key
+                for waiter in self.waiters.values()
+                if node.node_id not in waiter.avoid
+                for lane in waiter.lanes
             )
             if left_ms > 0 and wanted:
                 return None if self._stood_long(asking, now) else left_ms
@@ -219,11 +222,15 @@ class PoolState:
                 self._imagine(imagined, waiter, now)
         return self.reason_at(imagined, lane, asking, now) is None
 
+    def _wanting(self, node: NodeRecord, now: int) -> list[Waiter]:
+        """The first waiters, but for those that must not get the node."""
+        return [one for one in self.in_order(now)[:WALK_MAX] if node.node_id not in one.avoid]
+
     def _preceding(self, node: NodeRecord, asking: Waiter, now: int) -> list[Waiter]:
         """Those that it may not pass on the node: the ones ahead of it, but for those that it may
         pass; and those behind it that may pass it.
         """
-        order = [one for one in self.in_order(now)[:WALK_MAX] if one is not asking]
+        order = [one for one in self._wanting(node, now) if one is not asking]
         ahead = [one for one in order if self.before(one, asking, now)]
         behind = order[len(ahead) :]
         rank = self.rank(asking, now)
@@ -276,7 +283,7 @@ class PoolState:
             return ()
         imagined = copy.deepcopy(node)
         names: list[str] = []
-        for waiter in self.order_at(node, self.in_order(now)[:WALK_MAX], now):
+        for waiter in self.order_at(node, self._wanting(node, now), now):
             if len(names) == NEXT_MAX or (imagined.slots or 0) - imagined.used <= 0:
                 break
             if self._imagine(imagined, waiter, now):
@@ -286,9 +293,12 @@ class PoolState:
     def next_to_look(self, now: int) -> tuple[str, ...]:
         """The first waiters who may find room after a grant."""
         self.settle(now, list(self.nodes))
-        if not any(node.slots and node.slots > node.used for node in self.nodes.values()):
-            return ()
-        names = [one.request_key for one in self.in_order(now) if self.worth_a_look(one, now)]
+        roomy = {one.node_id for one in self.nodes.values() if one.slots and one.slots > one.used}
+        names = [
+            one.request_key
+            for one in self.in_order(now)[:WALK_MAX]
+            if roomy.difference(one.avoid) and self.worth_a_look(one, now)
+        ]
         return tuple(names[:NAMED_AFTER_A_GRANT])
 
     # --- the choice
@@ -306,6 +316,8 @@ class PoolState:
                 node = self.nodes[node_id]
                 if lane.nodes is not None and node_id not in lane.nodes:
                     reason: NodeReason | None = NodeReason(node_id, "affinity")
+                elif node_id in asking.avoid:
+                    reason = NodeReason(node_id, "node_unhealthy", why="avoided")
                 else:
                     reason = self.reason_at(node, lane, asking, now)
                     if (
@@ -325,6 +337,15 @@ class PoolState:
                 ):
                     nearest[node_id] = reason
         return best, nearest, claimed
+
+    def avoids_all(self, asking: Waiter) -> bool:
+        """Whether no node is left that it might get: no waiting helps."""
+        nodes = {
+            node_id
+            for lane in asking.lanes
+            for node_id in (lane.nodes if lane.nodes is not None else self.declared or ())
+        }
+        return nodes.issubset(asking.avoid)
 
     def _candidate(self, node: NodeRecord, lane: Lane) -> Candidate:
         return Candidate(
@@ -378,6 +399,8 @@ class PoolState:
             for node_id in lane.nodes if lane.nodes is not None else self.declared or ():
                 node = self.nodes.get(node_id)
                 if node is None or node.budget is None or node.slots is None:
+                    continue
+                if node_id in waiter.avoid:
                     continue
                 if check.closed(
                     node, lane.key, now, self.limits, recovering=self.recovering, epoch=self.epoch

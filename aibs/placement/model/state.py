@@ -128,7 +128,7 @@ class NodeRecord:
 class Waiter:
     """A request that waits, or asks now. `number` counts arrivals; `head_ms` is when it first stood
     first in its class; `tried` is the pool's count of freeings when it was last refused for want
-    of room.
+    of room. `avoid` are nodes that it must not get.
     """
 
     request_key: str
@@ -145,6 +145,7 @@ class Waiter:
     tried_ms: int = 0
     tried_reason: str = ""
     place_until_ms: int = 0
+    avoid: tuple[str, ...] = ()
 
     @property
     def rank(self) -> int:
