@@ -56,14 +56,22 @@ class LastLine:
             self._add(chunk)
             return
         start = chunk.rfind(b"\n", 0, end)
-        if start < 0:
-            self._add(chunk[:end])
-            self._close()
+        if start >= 0 and not chunk[start + 1 : end].strip():
+            # Lines with nothing on them: the one before them is the last.
+            self._lines(chunk[: len(chunk[:start].rstrip())])
         else:
-            self._open, self._size, self._cut = [chunk[start + 1 : end]], end - start - 1, False
-            self._close()
+            self._lines(chunk[:end])
         if end + 1 < len(chunk):
             self._add(chunk[end + 1 :])
+
+    def _lines(self, text: bytes) -> None:
+        """Whole lines, without the last one's end."""
+        start = text.rfind(b"\n")
+        if start < 0:
+            self._add(text)
+        else:
+            self._open, self._size, self._cut = [text[start + 1 :]], len(text) - start - 1, False
+        self._close()
 
     def last(self) -> tuple[bytes, bool]:
         """The line, and whether its middle is missing."""

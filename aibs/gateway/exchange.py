@@ -177,7 +177,7 @@ class Exchange:
         await self._body(line, more=True)
 
     async def _break_off(self, document: dict[str, Any]) -> None:
-        if self.format == "whole" or isinstance(self._end, WholeEnd):
+        if self.format == "whole" or isinstance(self._end, WholeEnd) or self._left is not None:
             # Without its end, the framing itself tells the client that it has not all.
             raise BrokenOff
         before = b""
