@@ -234,7 +234,8 @@ def passed_back(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
             dropped = dropped | {one.strip().lower() for one in value.split(b",")}
     for name, value in headers:
         lower = name.lower()
-        if lower not in dropped:
+        # A node that is a gateway itself says these of its own leases.
+        if lower not in dropped and not lower.startswith(b"x-aibs-"):
             found.append((lower, value))
     return found
 
