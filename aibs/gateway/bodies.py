@@ -53,7 +53,9 @@ def fold(key: str) -> str:
 
 def _leniently(raw: bytes, hook: Any = None) -> Any:
     text = raw.decode("utf-8", "replace").lstrip(" \t\r\n")
-    decoder = json.JSONDecoder(object_pairs_hook=hook, parse_constant=_no_constant)
+    decoder = json.JSONDecoder(
+        object_pairs_hook=hook, parse_constant=_no_constant, parse_int=_number
+    )
     try:
         value, _ = decoder.raw_decode(text)
     except RecursionError as error:
@@ -101,6 +103,11 @@ def _scrubbed(value: Any) -> Any:
     if isinstance(value, dict):
         return {_scrubbed(key): _scrubbed(member) for key, member in value.items()}
     return value
+
+
+def _number(text: str) -> int | float:
+    """As the strict reader has it: what 64 bits do not hold is a float."""
+    return int(text) if len(text) < len(str(2**63)) else float(text)
 
 
 def _no_constant(name: str) -> Never:

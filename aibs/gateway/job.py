@@ -46,7 +46,9 @@ class Job:
         fields = (shaped(self.fields, worker) if self.native else None) or self.fields
         if self.target.spelled is None:
             fields = {**fields, "model": model}
-        if fields is self.fields and self.raw is not None:
+        # Go decodes a second `options` into the first, which was not looked at here.
+        seen = not (self.native and "options" in self.fields)
+        if fields is self.fields and self.raw is not None and seen:
             return self.raw
         try:
             return dumps_in_order(fields)
