@@ -22,6 +22,9 @@ _MERGED = frozenset({"options"})
 """Maps: Go decodes a later one into the earlier."""
 
 
+_DIGITS_MAX = len(str(2**64))
+
+
 class BadBody(ValueError):
     """The body is not an object that Ollama would accept; the text is a sentence."""
 
@@ -107,7 +110,9 @@ def _scrubbed(value: Any) -> Any:
 
 def _number(text: str) -> int | float:
     """As the strict reader has it: what 64 bits do not hold is a float."""
-    return int(text) if len(text) < len(str(2**63)) else float(text)
+    if len(text) <= _DIGITS_MAX and -(2**63) <= int(text) < 2**64:
+        return int(text)
+    return float(text)
 
 
 def _no_constant(name: str) -> Never:
