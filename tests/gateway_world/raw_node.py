@@ -85,8 +85,10 @@ class RawNode:
         self._fillers: list[socket.socket] = []
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
         self._socket.bind(("127.0.0.1", 0))
         self._socket.setblocking(False)
         self.accept()
@@ -117,14 +119,17 @@ class RawNode:
         return port
 
     def plays(self, *plays: Play) -> None:
-        """The next requests are answered with these in turn, all later ones with the last."""
+        """The next requests are answered with these in turn, all later ones with the last. From any
+        thread.
+        """
         self._plays = list(plays)
         self._permits = asyncio.Semaphore(0)
 
     def permit(self, pieces: int = 1) -> None:
-        """Let so many more pieces of paced plays go."""
+        """Let so many more pieces of paced plays go. From any thread."""
+        assert self._loop is not None
         for _ in range(pieces):
-            self._permits.release()
+            self._loop.call_soon_threadsafe(self._permits.release)
 
     def accept(self) -> None:
         """Take connections, again after `stop_accepting`."""
