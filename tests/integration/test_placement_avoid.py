@@ -112,6 +112,21 @@ def test_after_a_grant_those_are_told_to_look_who_may_get_what_is_left(desk: Des
     assert desk.named("LeaseAcquired") == ["r4"]
 
 
+def test_one_that_avoids_the_best_node_that_is_left_is_told_of_the_others(
+    valkey_url: str,
+) -> None:
+    with contextlib.closing(World(valkey_url)) as world:
+        many = Desk(world, MANY)
+        held = many.fill()
+        many.waits(1)
+        many.waits(2, avoid=("box-05",))
+        for lease in [one for one in held if one.node_id in ("box-c", "box-05")]:
+            many.release(lease)
+        # What is left of box-c has work at its side, and comes behind the empty one.
+        assert many.lease(1, wait_ms=WAIT_MS).node_id == "box-c"
+        assert many.named("LeaseAcquired") == ["r2"]
+
+
 def test_the_log_tells_what_a_waiter_avoids_and_its_place_ends_without_a_trace(two: Desk) -> None:
     held = two.fill()
     two.waits(1, avoid=("box-c", "box-x"))
