@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from aibs.gateway.context import GatewayContext
+    from aibs.gateway.context import GatewayContext, Meter
     from aibs.gateway.keys import KeyRing
 
 CALLER: Final = "aibs.caller"
@@ -92,11 +92,13 @@ class _Headers:
 class Access:
     """The layer around `app`. Pure ASGI: nothing is buffered, nothing is made of a request."""
 
-    def __init__(self, app: ASGIApp, context: GatewayContext, keys: KeyRing) -> None:
+    def __init__(
+        self, app: ASGIApp, context: GatewayContext, keys: KeyRing, meter: Meter | None = None
+    ) -> None:
         self._app = app
         self._keys = keys
         self._draining = context.draining
-        self._meter = context.meter
+        self._meter = meter or context.meter
         self._clock = context.clock
         self._body_max = context.settings.api_max_body_bytes
         self._refused_keys = 0

@@ -1,0 +1,143 @@
+"""How the control plane's routes answer: one endpoint a path, JSON, every refusal a sentence."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from aibs import logs
+from aibs.codec import dumps_pretty, loads
+from aibs.errors import AibsError, Unreachable
+from aibs.gateway.replies import error_response
+from aibs.gateway.watch import ClientLeft
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from starlette.types import Receive, Scope, Send
+
+    from aibs.gateway.context import Meter
+
+    Handler = Callable[[Request], Awaitable[Response]]
+
+BODY_MAX: Final = 65_536
+"""A control request is a few words."""
+
+UNAVAILABLE_RETRY_MS: Final = 1_000
+
+
+class Refused(Exception):
+    """The request is answered with an error. `more` is added to the document."""
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        sentence: str,
+        *,
+        retry_after_ms: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.reason = reason
+        self.sentence = sentence
+        self.retry_after_ms = retry_after_ms
+        self.headers = headers
+
+    def answer(self, path: str) -> Response:
+        """As it is sent."""
+        return error_response(
+            path, self.sentence, self.reason, self.status, self.retry_after_ms, self.headers
+        )
+
+
+def unavailable(error: Exception) -> Refused:
+    """What is answered while the coordination server is away."""
+    sentence = error.sentence if isinstance(error, AibsError) else str(error)
+    return Refused(503, "coordination_unavailable", sentence, retry_after_ms=UNAVAILABLE_RETRY_MS)
+
+
+def json_answer(
+    document: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """A document, indented: these answers are read by people too. Nobody may keep it."""
+    return Response(
+        dumps_pretty(document) + "\n",
+        status,
+        {"cache-control": "no-store", **(headers or {})},
+        "application/json",
+    )
+
+
+async def read_document(request: Request) -> dict[str, Any]:
+    """The body as a JSON object. Raises Refused."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_MAX:
+            raise Refused(413, "too_large", f"The request's body is larger than {BODY_MAX} bytes.")
+    if not body.strip():
+        return {}
+    try:
+        document = loads(bytes(body))
+    except ValueError as error:
+        raise Refused(400, "bad_request", f"The request's body is not JSON: {error}.") from error
+    if not isinstance(document, dict):
+        raise Refused(400, "bad_request", "The request's body is not a JSON object.")
+    return document
+
+
+class _Endpoint:
+    """Every method of one path."""
+
+    def __init__(self, path: str, handlers: Mapping[str, Handler], meter: Meter) -> None:
+        self._path = path
+        self._handlers = dict(handlers)
+        if "GET" in self._handlers:
+            # The server leaves the body of a HEAD away.
+            self._handlers["HEAD"] = self._handlers["GET"]
+        self._meter = meter
+        self._log = logs.get("aibs.gateway.control")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        began_ns = time.perf_counter_ns()
+        status = 499
+        self._meter.began(self._path)
+        try:
+            answer = await self._answer(request)
+            status = answer.status_code
+            await answer(scope, receive, send)
+        except (ClientDisconnect, ClientLeft):
+            # Nobody is there to be answered.
+            status = 499
+        finally:
+            self._meter.ended(self._path, status, None, (time.perf_counter_ns() - began_ns) / 1e9)
+
+    async def _answer(self, request: Request) -> Response:
+        handler = self._handlers.get(request.method)
+        path = request.url.path
+        if handler is None:
+            allowed = ", ".join(sorted(self._handlers))
+            sentence = f"{self._path} is asked by {allowed}, not by {request.method[:20]}."
+            refusal = Refused(405, "bad_request", sentence, headers={"allow": allowed})
+            return refusal.answer(path)
+        try:
+            return await handler(request)
+        except Refused as refusal:
+            return refusal.answer(path)
+        except Unreachable as error:
+            return unavailable(error).answer(path)
+        except AibsError as error:
+            self._log.error("control_failed", path=self._path, error=str(error))
+            return Refused(500, "failed", str(error)).answer(path)
+
+
+def route(path: str, handlers: Mapping[str, Handler], meter: Meter) -> Route:
+    """A route that answers every method in JSON, refusals too."""
+    return Route(path, endpoint=_Endpoint(path, handlers, meter))
