@@ -60,13 +60,13 @@ async def test_a_fleet_with_cold_models_keys_and_other_traffic_passes(
         others(fleet, "s3cret"),
     ):
         status, out, err = await fleet.run("smoke", "--json", **keys)
+        events = await _events(fleet)
     document = document_of(out)
     assert (status, document.passed) == (0, True), f"{out} {err}"
     assert [one.name for one in document.steps] == STEPS
     counts = [len(one.requests) for one in document.steps]
     assert counts[:4] == [0, 1, 3, 6]
     ids = {request.request_id for one in document.steps for request in one.requests}
-    events = await _events(fleet)
     for request_id in ids:
         leases = [
             event.data["lease"]["lease_id"]
