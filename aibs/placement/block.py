@@ -101,7 +101,7 @@ class LeaseBlock:
             granted.lease,
             trusted_until_ms=trusted_until_ms,
             clock=placer.clock,
-            prepare=placer.loads.prepare,
+            loads=placer.loads,
         )
         self._lease = lease
         if trusted_until_ms <= placer.clock.boottime_ms():

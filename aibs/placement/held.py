@@ -9,14 +9,13 @@ from aibs import logs
 from aibs.placement.wording import Subject, lost
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from aibs.clock import Clock
     from aibs.errors import LeaseLost
     from aibs.ollama.client import NodeClient
+    from aibs.placement.loading import Loads
     from aibs.placement.values import Lease, Outcome
-
-    Prepare = Callable[["HeldLease", NodeClient | None], Awaitable[None]]
 
 
 class HeldLease:
@@ -25,15 +24,13 @@ class HeldLease:
     `lost` is set when the lease ended under the work; the block's task is cancelled with it.
     """
 
-    def __init__(
-        self, grant: Lease, *, trusted_until_ms: int, clock: Clock, prepare: Prepare
-    ) -> None:
+    def __init__(self, grant: Lease, *, trusted_until_ms: int, clock: Clock, loads: Loads) -> None:
         self.grant = grant
         self.lost = asyncio.Event()
         self.outcome: Outcome = "completed"
         self._trusted_until_ms = trusted_until_ms
         self._clock = clock
-        self._prepare = prepare
+        self._loads = loads
         self._why_lost = ""
         self._on_lost: list[Callable[[], object]] = []
         self._log = logs.get("aibs.placement.lease", lease_id=grant.lease_id)
@@ -118,6 +115,14 @@ class HeldLease:
         subject = Subject(self.model, self.role, self.request_id)
         return lost(subject, self._why_lost, self.lease_id, self.node_id)
 
+    @property
+    def load_is_shared(self) -> bool:
+        """Whether another lease of this process waits for the load of this one's model on this
+        node: then `prepare` may be cancelled without breaking the load off. Ollama begins a load
+        that was broken off from zero.
+        """
+        return self._loads.is_shared(self)
+
     async def prepare(self, client: NodeClient | None = None) -> None:
         """Have the model loaded: unload what the grant lists, wait until it is gone, then load.
 
@@ -126,7 +131,7 @@ class HeldLease:
         its kinds, FleetMismatch; the lease then ends as failed.
         """
         try:
-            await self._prepare(self, client)
+            await self._loads.prepare(self, client)
         except Exception:
             self.outcome = "failed"
             raise

@@ -2,14 +2,15 @@
 
 Room is never left to Ollama, whose choice may be a tenant's model. An unload is acknowledged at
 once and done later, so /api/ps decides when a model is gone. A load that loses its last waiter is
-cancelled; one that others wait for goes on, because Ollama starts a broken-off load from zero.
+cancelled; one that others wait for goes on, because Ollama starts a broken-off load from zero. Its
+reports go under a lease that waits: the pool hears nothing under one that was given back.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aibs import logs
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from aibs.fleet import Fleet, KeepAlive, Worker
     from aibs.placement.backend import Backend
     from aibs.placement.held import HeldLease
-    from aibs.placement.values import ReportKind
+    from aibs.placement.values import Lease, ReportKind
 
 CALL_TIMEOUT_S = 10.0
 """For the short calls: from 0.32.4 on `/api/ps` waits for loads and unloads."""
@@ -38,8 +39,9 @@ _NO_KEEP_ALIVE = (0, "0", "0s")
 
 @dataclass(slots=True)
 class _Load:
+    job: ColdLoad
     task: asyncio.Task[None]
-    waiters: int = 0
+    waiting: list[HeldLease] = field(default_factory=list)
 
 
 class Loads:
@@ -62,22 +64,29 @@ class Loads:
                 return
             worker = self._worker(lease)
             job = ColdLoad(lease, worker, self._backend, self._clock, self._load_ms)
-            load = _Load(asyncio.create_task(job.run(client), name=f"load {lease.model}"))
+            load = _Load(job, asyncio.create_task(job.run(client), name=f"load {lease.model}"))
             self._under_way[place] = load
             load.task.add_done_callback(lambda _: self._forget(place, load))
-        await self._wait(place, load)
+        await self._wait(place, load, lease)
+
+    def is_shared(self, lease: HeldLease) -> bool:
+        """As HeldLease.load_is_shared."""
+        load = self._under_way.get((lease.node_base_url, lease.model_key))
+        return load is not None and any(one is not lease for one in load.waiting)
 
     def _forget(self, place: tuple[str, str], load: _Load | None) -> None:
         if self._under_way.get(place) is load:
             del self._under_way[place]
 
-    async def _wait(self, place: tuple[str, str], load: _Load) -> None:
-        load.waiters += 1
+    async def _wait(self, place: tuple[str, str], load: _Load, lease: HeldLease) -> None:
+        load.waiting.append(lease)
         try:
             await asyncio.wait({load.task})
         finally:
-            load.waiters -= 1
-            if load.waiters == 0 and not load.task.done():
+            load.waiting.remove(lease)
+            if load.waiting:
+                load.job.report_under(load.waiting[0].grant)
+            elif not load.task.done():
                 self._forget(place, load)
                 load.task.cancel()
         if load.task.cancelled():
@@ -98,7 +107,7 @@ class Loads:
 
 
 class ColdLoad:
-    """One load for one lease."""
+    """One load: begun for one lease, and for all that wait with it."""
 
     def __init__(
         self, lease: HeldLease, worker: Worker, backend: Backend, clock: Clock, load_ms: int
@@ -109,6 +118,9 @@ class ColdLoad:
         self._clock = clock
         self._load_ms = load_ms
         self._until_ms = clock.boottime_ms() + load_ms
+        self._reports_under = lease.grant
+        self._loading_since_ms: int | None = None
+        self._hand_overs: set[asyncio.Task[None]] = set()
         self._log = logs.get("aibs.placement.load", lease_id=lease.lease_id, node_id=lease.node_id)
 
     async def run(self, client: NodeClient | None) -> None:
@@ -123,7 +135,24 @@ class ColdLoad:
                 return
             if self._lease.unload_first:
                 await self._make_room(api)
-            await self._load(api)
+            try:
+                await self._load(api)
+            finally:
+                for hand_over in self._hand_overs:
+                    hand_over.cancel()
+
+    def report_under(self, grant: Lease) -> None:
+        """Go on under that lease: the one before is about to be given back, and with it ends what
+        the pool knows of a load that makes the node slow to answer.
+        """
+        if grant.lease_id == self._reports_under.lease_id:
+            return
+        self._reports_under = grant
+        if self._loading_since_ms is not None:
+            report = self._report("loading", self._lease.model_key, self._loading_since_ms, ok=True)
+            task = asyncio.create_task(report, name=f"load {grant.model}, handed over")
+            self._hand_overs.add(task)
+            task.add_done_callback(self._hand_overs.discard)
 
     async def _is_there(self, api: NodeClient) -> bool:
         try:
@@ -198,8 +227,8 @@ class ColdLoad:
         return gone
 
     async def _load(self, api: NodeClient) -> None:
-        began_ms = self._clock.boottime_ms()
         worker, key = self._worker, self._lease.model_key
+        self._loading_since_ms = began_ms = self._clock.boottime_ms()
         await self._report("loading", key, began_ms, ok=True)
         try:
             await api.load_only(
@@ -210,17 +239,24 @@ class ColdLoad:
                 timeout_s=max(self._left_s(), 0.001),
             )
         except AibsError:
-            await self._report("loaded", key, began_ms, ok=False)
+            await self._report_end(key, began_ms, ok=False)
             raise
-        await self._report("loaded", key, began_ms, ok=True)
+        await self._report_end(key, began_ms, ok=True)
+
+    async def _report_end(self, key: str, began_ms: int, *, ok: bool) -> None:
+        self._loading_since_ms = None
+        if self._hand_overs:
+            # Under each lease the pool takes a load's end only after its beginning.
+            await asyncio.wait(set(self._hand_overs))
+        await self._report("loaded", key, began_ms, ok=ok)
 
     async def _report(self, kind: ReportKind, model: str, began_ms: int, *, ok: bool) -> None:
         """Log it at the back end. The work does not hang on that."""
         ms = 0 if kind == "loading" else self._clock.boottime_ms() - began_ms
-        outcome = "ok" if ok else "failed"
+        outcome, grant = "ok" if ok else "failed", self._reports_under
         for _ in range(REPORTS_MAX):
             try:
-                await self._backend.report(self._lease.grant, kind, model, ms=ms, outcome=outcome)
+                await self._backend.report(grant, kind, model, ms=ms, outcome=outcome)
             except AibsError as error:
                 self._log.warning("report_failed", kind=kind, error=str(error))
                 if not isinstance(error, Unreachable):

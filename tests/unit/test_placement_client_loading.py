@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,10 +13,15 @@ from aibs.errors import FleetMismatch, ModelNotInstalled, NodeError, WarmUpFaile
 from aibs.model_names import comparison_key
 from aibs.ollama.client import NodeClient
 from aibs.ollama.sim import SimModel, SimServer, SimSpec
-from aibs.placement import LeaseLost, PlacerTiming
+from aibs.placement import LeaseLost, PlacerTiming, loading
 from tests.fake_backend import FakeBackend
 from tests.integration.in_loop import in_loop, until
 from tests.placing import FLEET, LONG, WORKER, placer_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aibs.placement import HeldLease, Placer
 
 GB = 10**9
 MODEL = "llama3:8b"
@@ -197,6 +203,96 @@ async def test_one_load_serves_all_leases_and_outlives_the_one_that_began_it() -
                 await first
         assert server.node().stats.loads[MODEL] == 1
         assert server.node().stats.aborted_loads == 0, "the second one's load began anew"
+
+
+class Held:
+    """Leases of one placer that prepare together, each ended by hand."""
+
+    def __init__(self, placer: Placer, backend: FakeBackend) -> None:
+        self.leases: list[HeldLease] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self._placer = placer
+        self._backend = backend
+
+    async def begin(self) -> HeldLease:
+        """One more, which waits for the load."""
+        joined = len(self.leases) + 1
+        self.tasks.append(asyncio.create_task(self._work()))
+        await until(lambda: len(self.leases) == joined)
+        await asyncio.sleep(0)
+        return self.leases[-1]
+
+    async def _work(self) -> None:
+        async with self._placer.lease(model=MODEL) as lease:
+            self.leases.append(lease)
+            await lease.prepare()
+
+    async def end(self, number: int) -> None:
+        """Its client left."""
+        self.tasks[number].cancel()
+        await asyncio.wait({self.tasks[number]})
+
+    def shared(self) -> list[bool]:
+        """What each lease says of its load."""
+        return [lease.load_is_shared for lease in self.leases]
+
+    def reports(self) -> list[tuple[str, int]]:
+        """Each report, and the number of the lease that it went under."""
+        ids = [lease.lease_id for lease in self.leases]
+        calls = [detail for call, detail in self._backend.calls if call == "report"]
+        return [(kind, ids.index(lease_id)) for kind, lease_id, _ in calls]
+
+
+@asynccontextmanager
+async def holding(load_s: float) -> AsyncIterator[tuple[Held, FakeBackend]]:
+    slow = SimModel(MODEL, 6 * GB, load_seconds=load_s)
+    async with SimServer([SimSpec(vram_bytes=90 * GB, models=(slow,))]) as server:
+        backend = cold(server, slots=3)
+        async with placer_of(backend, LONG) as placer:
+            yield Held(placer, backend), backend
+
+
+@in_loop
+async def test_a_load_is_shared_as_long_as_another_lease_waits_for_it() -> None:
+    async with holding(0.5) as (held, backend):
+        await held.begin()
+        await until(lambda: bool(backend.reports))
+        assert held.shared() == [False]
+        await held.begin()
+        assert held.shared() == [True, True]
+        await held.end(0)
+        assert held.shared() == [True, False], "the one that left is not needed any more"
+        await held.tasks[1]
+        assert held.shared() == [False, False], "the load is over"
+
+
+@in_loop
+async def test_a_load_reports_under_a_lease_that_still_waits() -> None:
+    async with holding(0.4) as (held, backend):
+        for _ in range(3):
+            await held.begin()
+        await until(lambda: bool(backend.reports))
+        # One that never spoke goes unheard; the one that did hands over.
+        await held.end(1)
+        await held.end(0)
+        await held.tasks[2]
+        assert held.reports() == [("loading", 0), ("loading", 2), ("loaded", 2)]
+
+
+@in_loop
+async def test_the_end_of_a_load_is_told_after_its_beginning_under_the_lease_that_took_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loading, "REPORT_AGAIN_S", 0.6)
+    async with holding(0.2) as (held, backend):
+        backend.faults["report"] = [None, "away"]
+        await held.begin()
+        await held.begin()
+        await until(lambda: bool(backend.reports))
+        await held.end(0)
+        await held.tasks[1]
+        assert backend.reports[-2:] == [("loading", KEY, "ok"), ("loaded", KEY, "ok")]
+        assert held.reports()[1:] == [("loading", 1), ("loading", 1), ("loaded", 1)]
 
 
 @in_loop
