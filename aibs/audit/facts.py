@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from aibs.eventstore.state import FleetState, PoolState, Stamp, TermState
     from aibs.fleet import Fleet, Node
     from aibs.ollama.ownership import Residency
-    from aibs.projections.capacity import NodeCapacity
+    from aibs.projections.node_capacity import NodeCapacity
 
 
 @dataclass(frozen=True, slots=True)

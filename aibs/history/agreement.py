@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aibs.eventstore.placement_state import LiveParts
+    from aibs.eventstore.placement_state import Drain, LiveParts
     from aibs.projections.coordination import Coordination
+    from aibs.projections.drains import RestingSlot
 
 DIFFERENCES_MAX = 32
+DRAIN = ("node_id", "key", "weight_bytes", "ended_at_ms", "until_ms")
 
 Kind = Literal["leased_not_resident", "resident_unleased", "used_by_others"]
 
@@ -60,10 +62,43 @@ def differences_of(live: LiveParts, folded: Coordination) -> list[str]:
     )
     for what, present, told in pairs:
         found += _compared(what, present, told)
+    found += differences_of_drains(live, folded)
     if len(found) > DIFFERENCES_MAX:
         rest = len(found) - DIFFERENCES_MAX
         found = [*found[:DIFFERENCES_MAX], f"And {rest} more differences."]
     return found
+
+
+def differences_of_drains(live: LiveParts, folded: Coordination) -> list[str]:
+    """Slots that drain for the one and not for the other.
+
+    A drain is over without an event, and is looked after when its node is: one that is over by the
+    node's stamp may be there or not. So may those of a node that moved, or is gone.
+    """
+    found = []
+    present, told = {one.lease_id: one for one in live.drains}, folded.drains.held
+    for lease_id in sorted(present.keys() | told.keys()):
+        what = f"The drain of lease {lease_id}"
+        here, there = present.get(lease_id), told.get(lease_id)
+        if there is None:
+            assert here is not None
+            gone = here.node_id not in live.stamps and live.now_ms >= here.until_ms
+            if not gone and not _over(live, here):
+                found.append(f"{what} is live, and the log does not tell of it.")
+        elif here is None:
+            if folded.drains.stands(there) and not _over(live, there):
+                found.append(f"{what} is told by the log, and is not live.")
+        else:
+            fields = [name for name in DRAIN if getattr(here, name) != getattr(there, name)]
+            if fields:
+                found.append(f"{what} differs from what the log tells, in {', '.join(fields)}.")
+    return found
+
+
+def _over(live: LiveParts, one: Drain | RestingSlot) -> bool:
+    stamp = live.stamps.get(one.node_id)
+    seen_later = stamp is not None and stamp.observed_at_ms > one.ended_at_ms
+    return live.now_ms >= one.until_ms and seen_later
 
 
 def _compared(what: str, present: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:

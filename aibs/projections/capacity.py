@@ -6,48 +6,22 @@ minute and each change: how old the live stamp is, the log does not know, and do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aibs.projections.engine import Fold
+from aibs.projections.node_capacity import NodeCapacity, closed_by, new_node, rests, see
 
 if TYPE_CHECKING:
     from aibs.eventstore.events import Event
     from aibs.projections.engine import Handler
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCapacity:
-    """One node at one moment. Bytes are None where they are not known.
-
-    `free_bytes` is what budget leaves beside foreign and leased models, below 0 where the budget
-    shrank; `slots_draining` are part of `slots_used`; `closed_by` has reason codes; `evidence` is
-    what the newest grant there relied on.
-    """
-
-    node_id: str
-    base_url: str
-    declared: bool
-    budget_bytes: int | None
-    own_bytes: int | None
-    foreign_bytes: int | None
-    leased_bytes: int
-    free_bytes: int | None
-    slots: int | None
-    slots_used: int
-    slots_draining: int
-    slots_free: int | None
-    leases: tuple[str, ...]
-    observed_ms_ago: int | None
-    closed_by: tuple[str, ...]
-    evidence: dict[str, Any] | None
-
-
 class Capacity(Fold):
     """Every node that is declared, or that still has leases."""
 
     name = "capacity"
-    version = 1
+    version = 2
+    """2 keeps when a slot's lease ended, and when its node was seen, which it waits for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +43,7 @@ class Capacity(Fold):
             for lease_id, held in node["leases"].items()
             if held["base_url"] == node["base_url"]
         }
-        draining = [one for one in node["draining"] if one["until_ms"] > at_ms]
+        draining = [one for one in node["draining"] if rests(node, one, at_ms)]
         weights: dict[str, int] = {}
         for held in (*leases.values(), *draining):
             weights[held["key"]] = max(weights.get(held["key"], 0), held["weight_bytes"])
@@ -92,7 +66,7 @@ class Capacity(Fold):
             slots_free=None if slots is None else max(0, slots - used),
             leases=tuple(sorted(leases)),
             observed_ms_ago=None if seen is None else at_ms - seen["observed_at_ms"],
-            closed_by=tuple(_closed_by(node, at_ms)),
+            closed_by=tuple(closed_by(node, at_ms)),
             evidence=node["evidence"],
         )
 
@@ -134,31 +108,50 @@ class Capacity(Fold):
             lease_id: node_id for node_id, node in self.nodes.items() for lease_id in node["leases"]
         }
 
+    @classmethod
+    def lifted(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Version 1 let a slot rest for its time alone."""
+        if document["version"] != 1:
+            return super().lifted(document)
+        nodes = {
+            node_id: {
+                **node,
+                "seen_at_ms": 0 if node["residency"] is None else 1,
+                "draining": [{**one, "ended_at_ms": 0} for one in node["draining"]],
+            }
+            for node_id, node in document["state"]["nodes"].items()
+        }
+        return {**document, "state": {"nodes": nodes}}
+
     def _node(self, node_id: str, base_url: str) -> dict[str, Any]:
         node = self.nodes.get(node_id)
         if node is None:
-            node = self.nodes[node_id] = _new_node(base_url)
+            node = self.nodes[node_id] = new_node(base_url)
         return node
 
-    def _declared(self, _event: Event, data: dict[str, Any]) -> None:
+    def _declared(self, event: Event, data: dict[str, Any]) -> None:
         declared = {node["node_id"]: node for node in data["fleet"].get("nodes", ())}
         for node_id, node in list(self.nodes.items()):
             if node_id not in declared:
                 node["declared"], node["budget_bytes"], node["slots"] = False, None, None
-                self._forget_if_empty(node_id)
+                self._forget_if_empty(node_id, event.at_ms)
         for node_id, said in declared.items():
             node = self._node(node_id, said["base_url"])
             if node["base_url"] != said["base_url"] or not node["declared"]:
                 # A new URL under an old id is a new node: nothing known of it stays but its leases.
-                leases = node["leases"]
-                node = self.nodes[node_id] = _new_node(said["base_url"])
-                node["leases"] = leases
+                # One that comes back as it was has its resting slots, too.
+                before, node = node, new_node(said["base_url"])
+                node["leases"] = before["leases"]
+                if before["base_url"] == said["base_url"]:
+                    node["draining"] = before["draining"]
+                self.nodes[node_id] = node
             node["declared"] = True
             node["budget_bytes"] = said.get("vram_budget_bytes")
             node["slots"] = said.get("max_parallel_requests")
 
     def _observed(self, event: Event, data: dict[str, Any]) -> None:
         node = self._node(data["node_id"], data["base_url"])
+        see(node, data["observed_at_ms"], event.at_ms)
         node["residency"] = {
             "healthy": data["healthy"],
             "reason": data["reason"],
@@ -192,7 +185,7 @@ class Capacity(Fold):
             "event_id": event.id,
         }
 
-    def _acquired(self, _event: Event, data: dict[str, Any]) -> None:
+    def _acquired(self, event: Event, data: dict[str, Any]) -> None:
         lease = data["lease"]
         node_id, lease_id = lease["node_id"], lease["lease_id"]
         node = self._node(node_id, lease["base_url"])
@@ -203,6 +196,8 @@ class Capacity(Fold):
             "base_url": lease["base_url"],
         }
         node["evidence"] = data["evidence"]
+        # A grant says how fresh its node's stamp was, also where no event told of the poll.
+        see(node, data["evidence"]["observed_at_ms"], event.at_ms)
         self._where[lease_id] = node_id
 
     def _end(self, lease_id: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -212,10 +207,10 @@ class Capacity(Fold):
         node = self.nodes[node_id]
         return node, node["leases"].pop(lease_id)
 
-    def _released(self, _event: Event, data: dict[str, Any]) -> None:
+    def _released(self, event: Event, data: dict[str, Any]) -> None:
         found = self._end(data["lease_id"])
         if found is not None and not found[0]["declared"]:
-            self._forget_if_empty(data["node_id"])
+            self._forget_if_empty(data["node_id"], event.at_ms)
 
     def _lapsed(self, event: Event, data: dict[str, Any]) -> None:
         found = self._end(data["lease_id"])
@@ -223,23 +218,26 @@ class Capacity(Fold):
             return
         node, held = found
         if held["base_url"] == node["base_url"]:
-            still = [one for one in node["draining"] if one["until_ms"] > event.at_ms]
+            still = [one for one in node["draining"] if rests(node, one, event.at_ms)]
             drain = {
                 "lease_id": data["lease_id"],
                 "key": held["key"],
                 "weight_bytes": held["weight_bytes"],
+                "ended_at_ms": event.at_ms,
                 "until_ms": event.at_ms + held["drain_ms"],
             }
             node["draining"] = [*still, drain]
         if not node["declared"]:
-            self._forget_if_empty(data["node_id"])
+            self._forget_if_empty(data["node_id"], event.at_ms)
 
     def _reaped(self, event: Event, data: dict[str, Any]) -> None:
         (self._lapsed if data["drained"] else self._released)(event, data)
 
-    def _forget_if_empty(self, node_id: str) -> None:
+    def _forget_if_empty(self, node_id: str, at_ms: int) -> None:
         node = self.nodes.get(node_id)
-        if node is not None and not node["leases"]:
+        if node is None or node["leases"]:
+            return
+        if all(one["until_ms"] <= at_ms for one in node["draining"]):
             del self.nodes[node_id]
 
     def _mark(self, node_id: str, name: str, mark: dict[str, Any] | None) -> None:
@@ -254,41 +252,3 @@ class Capacity(Fold):
     def _tripped(self, _event: Event, data: dict[str, Any]) -> None:
         mark = {"why": data["why"], "by": data["by"], "reopen_at_ms": data["reopen_at_ms"]}
         self._mark(data["node_id"], "trip", mark)
-
-
-def _new_node(base_url: str) -> dict[str, Any]:
-    return {
-        "base_url": base_url,
-        "declared": False,
-        "budget_bytes": None,
-        "slots": None,
-        "residency": None,
-        "unhealthy": None,
-        "leases": {},
-        "draining": [],
-        "cordon": None,
-        "trip": None,
-        "evidence": None,
-    }
-
-
-def _closed_by(node: dict[str, Any], at_ms: int) -> list[str]:
-    """Reason codes of what keeps new leases away, whatever they weigh."""
-    found = []
-    if not node["declared"]:
-        found.append("undeclared")
-    seen = node["residency"]
-    if seen is None:
-        found.append("node_unhealthy" if node["unhealthy"] else "stale_residency")
-    else:
-        if not seen["healthy"]:
-            found.append("node_unhealthy")
-        if seen["unaccounted"]:
-            found.append("unaccounted_resident")
-    cordon = node["cordon"]
-    if cordon is not None and (cordon["until_ms"] is None or at_ms < cordon["until_ms"]):
-        found.append("node_cordoned")
-    trip = node["trip"]
-    if trip is not None and at_ms < trip["reopen_at_ms"]:
-        found.append("node_tripped")
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aibs.projections.drains import Drains, unknown_drains
 from aibs.projections.engine import Fold
 from aibs.projections.identity import Declared, Identity
 from aibs.projections.leases import Leases
@@ -27,7 +28,8 @@ class Coordination(Fold):
     """
 
     name = "coordination"
-    version = 1
+    version = 2
+    """2 keeps the slots that drain, and when a term ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,6 +40,7 @@ class Coordination(Fold):
         self.leases = Leases()
         self.queue = Queue()
         self.marks = Marks()
+        self.drains = Drains(self.leases, self.identity)
         self.began: str | None = None
 
     def handlers(self) -> dict[str, Handler]:
@@ -48,6 +51,8 @@ class Coordination(Fold):
             self.ownership,
             self.declared,
             self.residency,
+            # An end tells which lease: what that held is asked before the lease is gone.
+            self.drains,
             self.leases,
             self.queue,
             self.marks,
@@ -69,6 +74,7 @@ class Coordination(Fold):
             "leases": self.leases.document(),
             "queue": self.queue.document(),
             "marks": self.marks.document(),
+            "drains": self.drains.document(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -80,6 +86,17 @@ class Coordination(Fold):
         self.leases.restore(state["leases"])
         self.queue.restore(state["queue"])
         self.marks.restore(state["marks"])
+        self.drains.restore(state["drains"])
+
+    @classmethod
+    def lifted(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Version 1 knew no drains: those of its moment stay unknown, and are told to be."""
+        if document["version"] != 1:
+            return super().lifted(document)
+        state = document["state"]
+        drains = unknown_drains(state, document["position"]["at_ms"])
+        ownership = {**state["ownership"], "ended_at_ms": None}
+        return {**document, "state": {**state, "ownership": ownership, "drains": drains}}
 
 
 def _in_turn(handlers: list[Handler]) -> Handler:

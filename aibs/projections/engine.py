@@ -156,23 +156,32 @@ class Fold:
         """The fold that wrote this. Raises UnusableDocument."""
         if not isinstance(document, dict) or document.get("name") != cls.name:
             raise UnusableDocument(f"not a document of the fold {cls.name}")
-        if document.get("version") != cls.version:
-            raise UnusableDocument(
-                f"the fold {cls.name} is of version {document.get('version')}, "
-                f"this release reads {cls.version}"
-            )
         fold = cls()
         try:
+            if document.get("version") != cls.version:
+                document = cls.lifted(document)
             fold.restore(document["state"])
             fold.engine.position = Position(**document["position"])
             stopped = document["stopped"]
             if stopped is not None:
                 fold.stop(stopped["at"], stopped["why"])
+        except UnusableDocument:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise UnusableDocument(
                 f"the document of the fold {cls.name} is damaged: {error!r}"
             ) from error
         return fold
+
+    @classmethod
+    def lifted(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """The document of another version as this release would have written it, where an older
+        one tells enough; the one given stays. Raises UnusableDocument.
+        """
+        raise UnusableDocument(
+            f"the fold {cls.name} is of version {document.get('version')}, "
+            f"this release reads {cls.version}"
+        )
 
     def copy(self) -> Self:
         """An equal one that goes its own way."""

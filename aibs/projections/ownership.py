@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Ownership:
-    """The term as the log tells it. `owner` is None while nobody holds it.
+    """The term as the log tells it. `owner` is None while nobody holds it; `ended_at_ms` is when
+    the last term ended, also while the next one lasts.
 
     `interleaved` counts elections whose fence was not above every fence before: never, in a log
     that a working pool wrote.
@@ -22,6 +23,7 @@ class Ownership:
     fence: int = 0
     elected_at_ms: int | None = None
     ended: str | None = None
+    ended_at_ms: int | None = None
     last_owner: str | None = None
     event_id: str | None = None
     elections: int = 0
@@ -66,6 +68,8 @@ class Ownership:
     def _ended(self, event: Event, data: dict[str, Any]) -> None:
         self.owner, self.ended, self.last_owner = None, data["how"], data["owner"]
         self.event_id = event.id
+        # An expired term was over at its deadline, and may have been found so much later.
+        self.ended_at_ms = min(event.at_ms, data.get("deadline_ms", event.at_ms))
 
     def _rejected(self, _event: Event, data: dict[str, Any]) -> None:
         self.rejected_writes += 1 + data["repeats"]

@@ -1,7 +1,8 @@
 """The state at an instant, as `aibs status` would have shown it, from the log alone.
 
-What the log does not tell is null: terms are renewed without events, so a term's end is not known;
-polls that changed nothing are told once a minute, so a node counts as fresh for so much longer.
+What the log does not tell is null: terms are renewed without events, so a term's end is not known.
+Polls that change nothing are told once a minute: that a node was fresh in between is inferred, and
+the document says of which nodes.
 """
 
 from __future__ import annotations
@@ -10,12 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
-from aibs.codec import dumps_text, rfc3339
-from aibs.eventstore.placement_state import Drain, LiveParts
-from aibs.eventstore.state import FleetState, PoolState, Stamp, TermState
-from aibs.fleet import Fleet, InvalidFleetDocument
+from aibs.codec import rfc3339
 from aibs.projections.leaks import Leaks
-from aibs.replay.surroundings import TOLD_EVERY_MS
+from aibs.replay.past_parts import parts_of, readable, told_ms
 from aibs.reports.leaks import LeaseReport  # noqa: TC001 - pydantic reads it
 from aibs.reports.moment import Moment
 from aibs.reports.part import Part, Timestamp
@@ -33,6 +31,9 @@ if TYPE_CHECKING:
     from aibs.settings import Settings
 
 SCHEMA: Final = "aibs.replay.as_of/1"
+
+UNKNOWN_FOR_MS = 3_600_000
+"""Longer than slots drain."""
 
 
 class AsOfFleet(Part):
@@ -65,6 +66,9 @@ class AsOfDocument(Part):
     nodes: list[NodeReport]
     queue: list[WaiterReport]
     leases: list[LeaseReport]
+    inferred_fresh: list[str]
+    """Nodes of which no poll is told that was young enough: that they were seen since is inferred.
+    Their stamp is the newest that is told."""
     notes: list[str]
     """What the log left open, in sentences."""
 
@@ -89,7 +93,14 @@ def as_of_document(past: Past, timing: Timing, namespace: str) -> AsOfDocument:
             fence=status.owner.fence,
             elected_at=status.owner.elected_at,
         ),
-        nodes=status.nodes,
+        nodes=[_as_told(node, past) for node in status.nodes],
+        inferred_fresh=[
+            node.node_id
+            for node in status.nodes
+            if node.stamp is not None
+            and node.stamp.fresh
+            and past.at_ms - told_ms(past, node.node_id) > timing.staleness_ms
+        ],
         queue=status.queue,
         leases=status.leases,
         notes=notes_of(past),
@@ -108,10 +119,16 @@ def notes_of(past: Past) -> list[str]:
             f"{past.folded.unread} events before that moment could not be read, the last of them "
             f"{past.folded.last_unread}."
         )
-    if state.declared.document is not None and not _readable(state.declared.document):
+    if state.declared.document is not None and not readable(state.declared.document):
         notes.append(f"The fleet that {state.declared.event_id} declares cannot be read.")
     if state.holes:
         notes.append(f"The log has {state.holes} holes in its numbers before that moment.")
+    unknown_ms = state.drains.unknown_at_ms
+    if unknown_ms is not None and past.at_ms - unknown_ms < UNKNOWN_FOR_MS:
+        notes.append(
+            f"The state at {rfc3339(unknown_ms)} was kept by an older release, without the slots "
+            "that drained then: until they were free again they are shown free."
+        )
     if state.stopped_at is not None:
         notes.append(
             f"The state is that before {state.stopped_at}, which this release cannot read: "
@@ -127,6 +144,17 @@ def status_of(past: Past, timing: Timing, namespace: str) -> StatusDocument:
     return status_document(moment, _settings(timing, namespace))
 
 
+def _as_told(node: NodeReport, past: Past) -> NodeReport:
+    """With the newest stamp that is told, not the one that is inferred."""
+    if node.stamp is None:
+        return node
+    told = told_ms(past, node.node_id)
+    stamp = node.stamp.model_copy(
+        update={"observed_at": rfc3339(told), "age_ms": max(0, past.at_ms - told)}
+    )
+    return node.model_copy(update={"stamp": stamp})
+
+
 def _settings(timing: Timing, namespace: str) -> Settings:
     """The defaults, with what the log's own process was run with."""
     from aibs.settings import load
@@ -134,146 +162,13 @@ def _settings(timing: Timing, namespace: str) -> Settings:
     return load({}, None).model_copy(
         update={
             "model_cluster_namespace": namespace,
-            "model_cluster_max_residency_staleness_ms": timing.staleness_ms + TOLD_EVERY_MS,
+            "model_cluster_max_residency_staleness_ms": timing.staleness_ms,
             "model_cluster_heartbeat_interval_seconds": timing.heartbeat_ms / 1000,
             "model_cluster_swap_max_wait_seconds": timing.swap_max_ms / 1000,
         }
     )
 
 
-def parts_of(past: Past) -> LiveParts:
-    """The live state that the log's events make."""
-    state, at_ms = past.folded.coordination, past.at_ms
-    leases, queue, marks = (
-        state.leases.live_part(),
-        state.queue.live_part(),
-        state.marks.live_part(),
-    )
-    revoked = {f"revoked|{key}": dumps_text(mark) for key, mark in leases["revoked"].items()}
-    return LiveParts(
-        now_ms=at_ms,
-        pool=_pool(past),
-        term=_term(past),
-        fleet=_fleet(past),
-        nodes=state.residency.live_part(),
-        stamps=_stamps(past, leases["marks"]),
-        leases=leases["leases"],
-        deadlines=leases["deadlines"],
-        marks=leases["marks"] | revoked,
-        waiters=queue["waiters"],
-        heads=queue["heads"],
-        reservations=queue["reservations"],
-        cordons=marks["cordons"],
-        trips=marks["trips"],
-        weights=marks["weights"],
-        sessions=marks["sessions"],
-        acks=leases["acks"],
-        drains=tuple(
-            Drain(
-                one.lease_id,
-                one.node_id,
-                one.key,
-                one.weight_bytes,
-                one.ended_at_ms or 0,
-                (one.ended_at_ms or 0) + one.drain_ms,
-            )
-            for one in past.folded.surroundings.draining(at_ms)
-        ),
-        standbys={},
-    )
-
-
-def _pool(past: Past) -> PoolState:
-    state = past.folded.coordination
-    identity = state.identity
-    return PoolState(
-        pool_id=identity.pool_id or "unknown",
-        state_version="",
-        run_id=identity.run_id or "",
-        state=identity.state or "open",
-        epoch=identity.epoch,
-        seq=state.seq,
-        last_id=state.last_id,
-        recover_at_ms=None,
-    )
-
-
-def _term(past: Past) -> TermState | None:
-    ownership = past.folded.coordination.ownership
-    if not ownership.elections and ownership.owner is None:
-        return None
-    return TermState(
-        owner=ownership.owner,
-        fence=ownership.fence,
-        # Renewals leave no event: a term lasts until the log tells its end.
-        deadline_ms=past.at_ms + 1,
-        ttl_ms=0,
-        elected_at_ms=ownership.elected_at_ms,
-        ended=ownership.ended,
-        last_owner=ownership.last_owner,
-        event_id=ownership.event_id,
-    )
-
-
-def _fleet(past: Past) -> FleetState | None:
-    declared = past.folded.coordination.declared
-    if declared.document is None or not _readable(declared.document):
-        return None
-    return FleetState(
-        revision=declared.revision or 0,
-        fingerprint=declared.fingerprint or "",
-        document=declared.document,
-        event_id=declared.event_id or "",
-    )
-
-
-def _readable(document: dict[str, Any]) -> bool:
-    try:
-        Fleet.from_document(document)
-    except InvalidFleetDocument:
-        return False
-    return True
-
-
-def _stamps(past: Past, marks: dict[str, str]) -> dict[str, Stamp]:
-    surroundings = past.folded.surroundings
-    loading = {text.partition(" ")[2] for name, text in marks.items() if name.startswith("loading")}
-    found = {}
-    for node_id, node in past.folded.coordination.residency.live_part().items():
-        seen = surroundings.seen.get(node_id)
-        observed_ms = max(node["observed_at_ms"], 0 if seen is None else seen.observed_at_ms)
-        found[node_id] = Stamp(
-            observed_at_ms=observed_ms if node["observed_at_ms"] else 0,
-            observed_fence=node["fence"],
-            fence=node["fence"],
-            seq=0,
-            fingerprint=_fingerprint(past),
-            base_url=node["base_url"],
-            healthy=node["healthy"],
-            reason=node["reason"],
-            own_bytes=node["own"],
-            foreign_bytes=node["foreign"],
-            unaccounted=node["unaccounted"],
-            failed_in_row=0,
-            epoch=0 if seen is None else seen.epoch,
-            loading=node_id in loading and past.at_ms - observed_ms > TOLD_EVERY_MS,
-        )
-    return found
-
-
-def _fingerprint(past: Past) -> str:
-    """Of the fleet: a node that is still declared under its URL is seen for the new one with the
-    next poll, which is no change that the log tells.
-    """
-    return past.folded.coordination.declared.fingerprint or ""
-
-
 def json_schema() -> dict[str, Any]:
     """Its JSON Schema."""
     return AsOfDocument.model_json_schema(by_alias=True)
-
-
-def moment_text(past: Past) -> str:
-    """`2026-12-01T12:03:04.567Z, after event 176-0 (number 12)`."""
-    state = past.folded.coordination
-    return f"{rfc3339(past.at_ms)}, after event {state.last_id} (number {state.seq})"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from aibs.projections.coordination import Coordination
 from aibs.projections.engine import UnusableDocument
 from aibs.replay.entries import Damaged, event_of
-from aibs.replay.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from aibs.eventstore.events import Event
@@ -15,14 +14,13 @@ if TYPE_CHECKING:
 
 
 class Folded:
-    """The coordination state, and what surrounds it. `damaged` counts entries that are no events.
+    """The coordination state. `damaged` counts entries that are no events.
 
     `at_ms` is the time of the last event, 0 before the first.
     """
 
     def __init__(self, start: Coordination | None = None) -> None:
         self.coordination = Coordination() if start is None else start
-        self.surroundings = Surroundings.around(self.coordination)
         self.damaged = 0
         self.last_damage = ""
         self.at_ms = 0
@@ -39,16 +37,8 @@ class Folded:
 
     def apply_event(self, event: Event) -> None:
         """Fold one more event."""
-        unread = self.coordination.unread
         self.coordination.apply(event)
         self.at_ms = event.at_ms
-        if self.coordination.unread == unread and self.coordination.stopped_at is None:
-            try:
-                self.surroundings.apply(event, self.coordination.identity.epoch)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                # The fleet's own document, which no check of the event has looked into.
-                self.damaged += 1
-                self.last_damage = f"{event.id} ({type(error).__name__} {error})"
 
     @property
     def last_id(self) -> str:

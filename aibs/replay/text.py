@@ -37,6 +37,13 @@ def render_as_of(document: AsOfDocument, console: Console) -> None:
     )
     if document.nodes:
         console.print(_nodes(document.nodes, plain=plain))
+    if document.inferred_fresh:
+        _say(
+            console,
+            "Fresh by inference, for a poll that changes nothing is told once a minute: "
+            f"{', '.join(map(printable, document.inferred_fresh))}.",
+            "dim",
+        )
     now_ms = moment_ms(document.as_of)
     if document.leases:
         console.print(_leases(document.leases, now_ms))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from aibs.eventstore.pool import CoordinationPool, ObserveLimits, PollRecord
 from aibs.eventstore.replies import Elected
 from aibs.eventstore.state import LiveState
 from aibs.fleet import Fleet, Node, Worker
+from aibs.history.agreement import differences_of_drains
 from aibs.lanes import lane_arguments
 from aibs.placement.valkey import ValkeyBackend
 from aibs.placement.values import Limits, Request
@@ -234,6 +236,8 @@ class World:
         assert await state.weights() == known["weights"]
         assert await state.sessions() == known["sessions"]
         assert await self.live.nodes() == folded.residency.live_part()
+        live = replace(await state.read_all(), now_ms=self.clock.now_ms)
+        assert differences_of_drains(live, folded) == []
 
 
 class _NoClock:

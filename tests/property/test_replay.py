@@ -177,7 +177,7 @@ def same_as_live(recorded: Recorded, source: FileSource) -> None:
     assert (found.fleet is None) == (live.fleet is None)
     if found.fleet is not None and live.fleet is not None:
         assert found.fleet.fingerprint == live.fleet.fingerprint
-    drains = {one.lease_id for one in folded.surroundings.draining(recorded.now_ms)}
+    drains = {one.lease_id for one in folded.coordination.drains.draining(recorded.now_ms)}
     assert recorded.drains <= drains, "a slot was draining, and the log shows it free"
     for mine, theirs in zip(found.nodes, live.nodes, strict=True):
         assert _shown(mine) == _shown(theirs)
