@@ -125,7 +125,8 @@ class Health:
 
     async def _moment(self, watch: PoolWatch) -> Moment:
         """The live state, and the log folded up to it or, by the events of a moment, beyond."""
-        live = await PlacementState(watch.link.client, watch.link.keys).read_all()
+        async with watch.link.use() as client:
+            live = await PlacementState(client, watch.link.keys).read_all()
         if live.pool is None:
             raise PoolMissing(
                 f"There is no pool {watch.link.keys.namespace} on the coordination server.",

@@ -78,16 +78,16 @@ class LeaseCalls:
 
     async def release(
         self, identity: Identity, lease_id: str, token: str, outcome: Outcome, call_id: str
-    ) -> None:
-        """Give it back."""
-        await self._own(identity, lease_id)
+    ) -> Lease | None:
+        """Give it back: what it was, None where it was given back before."""
+        lease = await self._own(identity, lease_id)
         asked = _bare(lease_id, token, _request_key(identity, lease_id), holder_of(identity))
         released = await self._answered(
             self._placer.backend.release(asked, outcome, call_id=call_id)
         )
         match released.word:
             case "ok":
-                return
+                return lease
             case "late":
                 raise _gone(released.ended_by or "unknown")
             case "double":
@@ -96,6 +96,7 @@ class LeaseCalls:
         # The same call again: it was a release then, or it came too late then already.
         if released.word != "duplicate" or how != "released":
             raise _gone("unknown" if how == "released" else how)
+        return None
 
     async def cancel(self, identity: Identity, request_id: str) -> str:
         """End a request whatever became of it: what that was."""

@@ -126,12 +126,20 @@ class Placements:
             # Some clients send no body with DELETE.
             document = {**request.query_params}
         body = read_body(ReleaseBody, document)
-        await self._calls.release(
+        lease = await self._calls.release(
             self._identity(caller), lease_id, body.token, body.outcome, call_id_of(body)
         )
-        self._log.info(
-            "placement_released", key=caller.name or NOBODY, lease_id=lease_id, outcome=body.outcome
-        )
+        if lease is not None:
+            self._log.info(
+                "placement_released",
+                key=caller.name or NOBODY,
+                request_id=lease.request_id,
+                lease_id=lease_id,
+                node_id=lease.node_id,
+                node_base_url=lease.base_url,
+                model=lease.model,
+                outcome=body.outcome,
+            )
         return Response(status_code=204)
 
     async def cancel(self, request: Request) -> Response:

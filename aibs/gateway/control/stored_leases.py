@@ -22,7 +22,8 @@ class PoolLeases:
 
     async def lease(self, lease_id: str) -> Lease | None:
         """A living lease. Its deadline is not looked up. Raises CoordinationUnavailable."""
-        found = await PlacementState(self._link.client, self._link.keys).lease(lease_id)
+        async with self._link.use() as client:
+            found = await PlacementState(client, self._link.keys).lease(lease_id)
         return None if found is None else lease_of(found, 0)
 
 

@@ -94,10 +94,11 @@ class PoolWatch:
         """One look. Raises nothing of what it finds."""
         try:
             async with asyncio.timeout(LOOK_S):
-                client = await self.link.open()
+                await self.link.open()
                 known = self.view.fleet if self.view else DeclaredFleet()
                 began_ms = self._clock.boottime_ms()
-                self.view = await read_view(client, self.link.keys, known, began_ms)
+                async with self.link.use() as client:
+                    self.view = await read_view(client, self.link.keys, known, began_ms)
         except (AibsError, TimeoutError) as error:
             await self._found_away(error)
         except Exception as error:  # noqa: BLE001 - health and readiness hang on this loop
@@ -110,8 +111,7 @@ class PoolWatch:
 
     async def read(self) -> None:
         """Read the log up to now. Raises CoordinationUnavailable, CorruptLog, TruncatedLog."""
-        async with self._reading:
-            client = self.link.client
+        async with self._reading, self.link.use() as client:
             await self.follower.turn(client)
             await self.polls.turn(client)
         if self.view is not None and self.view.fleet.nodes:
