@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import Final, Literal
 
 DEFAULT_HOST = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
+
+CACHED: Final = 1024
+"""Names whose reading is kept: a fleet and its clients use few."""
 
 Source = Literal["any", "cloud", "local"]
 
@@ -66,6 +70,7 @@ def _require(pattern: re.Pattern[str], part: str, what: str) -> str:
     return part
 
 
+@lru_cache(maxsize=CACHED)
 def parse(raw: str) -> ModelName:
     """A name as it stands in `/api/ps`, `/api/tags` or a roster. Raises InvalidModelName."""
     text = raw
@@ -90,6 +95,7 @@ def parse(raw: str) -> ModelName:
     return ModelName(host, namespace, model, tag)
 
 
+@lru_cache(maxsize=CACHED)
 def parse_reference(raw: str) -> Reference:
     """A name as Ollama 0.18 and newer reads it from a request. Raises InvalidModelName.
 

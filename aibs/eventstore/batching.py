@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from aibs.eventstore.cancellation import ValkeyClient
@@ -45,6 +46,7 @@ class BatchingClient:
         self._waiting: deque[tuple[tuple[Any, ...], asyncio.Future[Any]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._due = False
+        self._idle: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -68,6 +70,7 @@ class BatchingClient:
         for _, answer in self._waiting:
             _fail(answer, RedisConnectionError("the client is closed"))
         self._waiting.clear()
+        await self._drop(self._idle)
         await self._client.aclose()
 
     def _send(self) -> None:
@@ -107,11 +110,30 @@ class BatchingClient:
                     future.set_result(answer)
 
     async def _round_trip(self, calls: list[tuple[Any, ...]]) -> list[Any]:
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for arguments in calls:
-                pipeline.execute_command(*arguments)
-            answers: list[Any] = await pipeline.execute(raise_on_error=False)
-            return answers
+        pool = self._client.connection_pool
+        connection = self._idle.pop() if self._idle else await _connected(pool)
+        answers: list[Any] = []
+        try:
+            await connection.send_packed_command(connection.pack_commands(calls), False)
+            for _ in calls:
+                try:
+                    answers.append(await connection.read_response())
+                except ResponseError as error:
+                    answers.append(error)
+        except BaseException:
+            # Unread answers would be taken for those of the next calls; and where this connection
+            # broke, the others did.
+            await self._drop([connection, *self._idle])
+            raise
+        self._idle.append(connection)
+        return answers
+
+    async def _drop(self, connections: list[Any]) -> None:
+        self._idle = []
+        for connection in connections:
+            with suppress(RedisError, OSError):
+                await connection.disconnect(nowait=True)
+            await self._client.connection_pool.release(connection)
 
     def _break(
         self, calls: list[tuple[tuple[Any, ...], asyncio.Future[Any]]], error: Exception
@@ -119,6 +141,11 @@ class BatchingClient:
         for _, answer in calls:
             # An error of its own for each: one that is raised twice keeps both tracebacks.
             _fail(answer, type(error)(*error.args))
+
+
+async def _connected(pool: Any) -> Any:
+    """A connection of redis-py's pool, which it leaves untyped."""
+    return await pool.get_connection()
 
 
 def _fail(answer: asyncio.Future[Any], error: Exception) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.routing import Router
 
 from aibs.clock import SystemClock
 from aibs.gateway.context import Draining, GatewayContext
+from aibs.gateway.control.plane import ControlPlane
 from aibs.gateway.plane import DataPlane
 from aibs.gateway.replies import send_error
+from aibs.gateway.routes import ForwardedRoute
 from aibs.placement import open_placer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from aibs.clock import Clock
@@ -29,6 +32,7 @@ class Gateway:
 
     app: ASGIApp
     plane: DataPlane
+    control: ControlPlane
     context: GatewayContext
 
     def drain(self) -> None:
@@ -52,26 +56,31 @@ async def open_gateway(settings: Settings, *, clock: Clock | None = None) -> Asy
             local=not settings.model_cluster_enabled,
             draining=Draining(),
         )
-        async with control_plane(context) as (routes, meter, guarded):
-            context = replace(context, meter=meter)
+        async with ControlPlane(context) as control:
+            context = replace(context, meter=control.meter)
             async with DataPlane(context) as plane:
-                router = Router([*plane.routes, *routes], redirect_slashes=False, default=_no_route)
-                yield Gateway(guarded(router), plane, context)
+                app = control.guard(_Dispatch([*plane.routes, *control.routes]))
+                yield Gateway(app, plane, control, context)
+
+
+class _Dispatch:
+    """Straight to the application of a fixed path; what has patterns goes through the router."""
+
+    def __init__(self, routes: list[Route]) -> None:
+        self._router = Router(routes, redirect_slashes=False, default=_no_route)
+        self._straight: dict[str, ASGIApp] = {
+            route.path: route.endpoint
+            for route in routes
+            if isinstance(route.endpoint, ForwardedRoute)
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        app = self._straight.get(scope["path"], self._router)
+        await app(scope, receive, send)
 
 
 async def _no_route(scope: Scope, _: Receive, send: Send) -> None:
     if scope["type"] == "http":
         path = scope["path"]
         await send_error(send, path, f"There is no {path[:200]} here.", None, 404)
-
-
-@asynccontextmanager
-async def control_plane(context: GatewayContext) -> AsyncIterator[tuple[list[Any], Any, Any]]:
-    """Stands in for the control plane."""
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
-
-    async def health(_: Any) -> Any:
-        return JSONResponse({"status": "ok"})
-
-    yield [Route("/health", health)], context.meter, lambda app: app

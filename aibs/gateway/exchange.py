@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from aibs.codec import dumps, rfc3339
@@ -21,6 +22,7 @@ from aibs.gateway.endings import (
     openai_ending,
 )
 from aibs.gateway.failures import error_text
+from aibs.gateway.limits import Limit
 from aibs.gateway.replies import error_document, error_response
 from aibs.gateway.watch import ClientLeft
 
@@ -56,6 +58,7 @@ class Exchange:
         self.began_s = time.monotonic()
         self.status = 0
         self.extra: Headers = []
+        self.limit = Limit()
         self._send = send
         self._stall_s = stall_s
         self._end: NdjsonEnd | SseEnd | WholeEnd = _end_for(format_, path)
@@ -113,6 +116,12 @@ class Exchange:
             self._finished = True
             await self._body(self._held, more=False)
 
+    async def finish_apart(self) -> None:
+        """As finish, from another task than the request's."""
+        if not self._finished and self.started:
+            self._finished = True
+            await self._body_apart(self._held, more=False)
+
     async def answer(self, told: NodeAnswer) -> None:
         """Pass on what a node said instead of serving."""
         if self.started:
@@ -152,7 +161,9 @@ class Exchange:
         await self._body(body, more=False)
 
     async def tell_place(self, position: int, reason: str) -> None:
-        """Say in the stream where the request stands; the stream then has begun."""
+        """Say in the stream where the request stands; the stream then has begun. From another task
+        than the request's.
+        """
         if self.format == "whole":
             return
         if not self.started:
@@ -174,7 +185,7 @@ class Exchange:
                 "aibs": {"position": position, "reason": reason},
             }
             line = dumps(document) + b"\n"
-        await self._body(line, more=True)
+        await self._body_apart(line, more=True)
 
     async def _break_off(self, document: dict[str, Any]) -> None:
         if self.format == "whole" or isinstance(self._end, WholeEnd) or self._left is not None:
@@ -195,12 +206,20 @@ class Exchange:
         )
 
     async def _body(self, data: bytes, *, more: bool) -> None:
+        # One that reads no more has left: what it holds of the fleet is given to others.
+        self.limit.begin(self._stall_s, ClientLeft)
         try:
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        except asyncio.CancelledError:
+            self.limit.convert()
+            raise
+        self.limit.end()
+
+    async def _body_apart(self, data: bytes, *, more: bool) -> None:
+        """With a limit of its own: the request's is its task's."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._stall_s):
                 await self._send({"type": "http.response.body", "body": data, "more_body": more})
-        except TimeoutError as error:
-            # It reads no more: what it holds of the fleet is given to others.
-            raise ClientLeft from error
 
 
 class BrokenOff(Exception):

@@ -69,6 +69,7 @@ class Forwarder:
             lease.node_base_url + exchange.path,
             job.headers,
             job.body_for(worker, lease.model),
+            job.exchange.limit,
             first_byte_s=limit_s,
         ) as response:
             await self._require_served(lease, response, exchange)
@@ -81,6 +82,8 @@ class Forwarder:
         """Have the model loaded. A client that leaves breaks no load off that only it waits for:
         Ollama would start it from zero for the next one (ollama.md, pitfall 2).
         """
+        if not lease.needs_load:
+            return
         watch.hold()
         loading = asyncio.ensure_future(lease.prepare())
         try:
@@ -90,7 +93,7 @@ class Forwarder:
                     await asyncio.wait({loading, left}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     left.cancel()
-            if not loading.done() and not getattr(lease, "load_is_shared", False):
+            if not loading.done() and not lease.load_is_shared:
                 await asyncio.wait({loading})
         except asyncio.CancelledError:
             # The lease is lost, or the process ends: nobody may use the memory any more.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -11,7 +10,6 @@ from aibs import logs
 from aibs.errors import FleetMismatch, LeaseLost, PlacementDenied
 from aibs.gateway.denials import answer_to
 from aibs.gateway.failures import ModelMissing, NodeFailure
-from aibs.gateway.watch import ClientLeft
 
 if TYPE_CHECKING:
     from aibs.fleet import Worker
@@ -105,7 +103,7 @@ class Placing:
     ) -> None:
         job.phase, job.granted_s = "queued", None
         places = PlacesTold(job.exchange) if job.tells_place else None
-        finishing: asyncio.Task[None] | None = None
+        last_word: LastWord | None = None
         try:
             async with self._placer.lease(
                 model=job.target.model,
@@ -115,6 +113,7 @@ class Placing:
                 request_id=request_id,
                 requester=job.exchange.caller.name,
                 on_queue=places.tell if places else None,
+                avoid=self._avoided(job.target, met),
                 patient=False,
             ) as lease:
                 if places:
@@ -123,15 +122,14 @@ class Placing:
                 try:
                     await self._forwarder.run(lease, job, self._worker_of(lease), watch)
                     # What is left is the answer's end: a release comes before it.
-                    finishing = asyncio.create_task(_finish_later(job.exchange))
+                    last_word = LastWord(job.exchange)
                 finally:
                     self._releasing(job, lease)
         finally:
             if places:
                 await places.close()
-            if finishing is not None and not job.exchange.finished:
-                finishing.cancel()
-        await job.exchange.finish()
+            if last_word is not None:
+                await last_word.say()
 
     def _worker_of(self, lease: HeldLease) -> Worker:
         worker = self._workers.get(lease.worker_id)
@@ -276,7 +274,21 @@ def _told_of(lease: HeldLease) -> dict[str, Any]:
     }
 
 
-async def _finish_later(exchange: Exchange) -> None:
-    await asyncio.sleep(RELEASE_FIRST_S)
-    with contextlib.suppress(ClientLeft):
-        await exchange.finish()
+class LastWord:
+    """The end of an answer: said when the lease is given back, or when that takes too long."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._task: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(RELEASE_FIRST_S, self._say_early)
+
+    def _say_early(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._exchange.finish_apart())
+
+    async def say(self) -> None:
+        """Say it now, unless it is said."""
+        self._timer.cancel()
+        if self._task is not None:
+            await self._task
+        await self._exchange.finish()

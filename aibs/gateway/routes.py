@@ -114,6 +114,8 @@ class ForwardedRoute:
             self._log.exception("request_broke", error=repr(error))
             await self._fail(job, told, "The gateway failed; its log says why.", None, 500)
         finally:
+            if job is not None:
+                job.exchange.limit.close()
             model = job.target.workers[0].model if job is not None else None
             meter.ended(path, told.status or LEFT_STATUS, model, time.monotonic() - began_s)
 

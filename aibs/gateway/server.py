@@ -116,6 +116,7 @@ class _Drain:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told, number.name)
+        loop.add_signal_handler(signal.SIGHUP, self._gateway.control.reload_keys)
 
     def _told(self, name: str) -> None:
         if self._task is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 import aiohttp
 
 from aibs.gateway.failures import NodeAnswer, NodeFailure
+from aibs.gateway.limits import Limit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -93,6 +94,7 @@ class Upstream:
         url: str,
         headers: dict[str, str],
         body: bytes | None,
+        limit: Limit,
         *,
         first_byte_s: float,
     ) -> AsyncIterator[NodeResponse]:
@@ -101,19 +103,22 @@ class Upstream:
         Left early, the connection to the node is closed, which ends the work there.
         """
         assert self._session is not None
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + first_byte_s + self._connect_s
+        limit.begin(
+            first_byte_s + self._connect_s,
+            lambda: NodeFailure(node_id, "timeout", f"no first byte within {first_byte_s:g} s"),
+        )
         try:
-            async with asyncio.timeout_at(deadline):
-                raw = await self._session.request(
-                    method, url, headers=headers, data=body, allow_redirects=False
-                )
+            raw = await self._session.request(
+                method, url, headers=headers, data=body, allow_redirects=False
+            )
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise self._failure(node_id, error, first_byte_s) from error
-        response = NodeResponse(node_id, raw)
+            raise self._failure(node_id, error) from error
+        except asyncio.CancelledError:
+            limit.convert()
+            raise
+        response = NodeResponse(node_id, raw, limit)
         try:
-            left_s = max(deadline - loop.time(), 0.001)
-            await response.first_chunk(left_s, first_byte_s)
+            await response.first_chunk()
             yield response
         finally:
             # Not given back to the pool unless it was read to its end.
@@ -123,19 +128,21 @@ class Upstream:
         self, node_id: str, method: str, url: str, body: bytes | None, *, limit_s: float
     ) -> NodeAnswer:
         """A small whole answer of a route that needs no lease. Raises NodeFailure."""
-        headers = forwarded(())
-        opened = self.answer(node_id, method, url, headers, body, first_byte_s=limit_s)
-        async with opened as response:
-            whole = await response.whole(FETCHED_MAX, limit_s)
+        limit = Limit()
+        try:
+            async with self.answer(
+                node_id, method, url, forwarded(()), body, limit, first_byte_s=limit_s
+            ) as response:
+                whole = await response.whole(FETCHED_MAX, limit_s)
+        finally:
+            limit.close()
         if whole is None:
             raise NodeFailure(node_id, "http_5xx", f"{url} answers more than {FETCHED_MAX} bytes")
         return NodeAnswer(response.status, response.content_type or "text/plain", whole)
 
-    def _failure(self, node_id: str, error: Exception, first_byte_s: float) -> NodeFailure:
+    def _failure(self, node_id: str, error: Exception) -> NodeFailure:
         kind, detail = kind_of(error)
-        if kind == "timeout" and not isinstance(error, aiohttp.ServerTimeoutError):
-            detail = f"no first byte within {first_byte_s:g} s"
-        elif kind == "connect" and isinstance(error, TimeoutError):
+        if kind == "connect" and isinstance(error, TimeoutError):
             detail = f"no connection within {self._connect_s:g} s"
         return NodeFailure(node_id, kind, detail)
 
@@ -143,12 +150,14 @@ class Upstream:
 class NodeResponse:
     """An answer that is being read. `status` and `headers` as the node sent them."""
 
-    def __init__(self, node_id: str, raw: aiohttp.ClientResponse) -> None:
+    def __init__(self, node_id: str, raw: aiohttp.ClientResponse, limit: Limit) -> None:
         self.node_id = node_id
+        self._limit = limit
         self.status = raw.status
         self._raw = raw
         self._content = raw.content
         self._first = b""
+        self._silence_s = 0.0
 
     @property
     def content_type(self) -> str:
@@ -159,15 +168,13 @@ class NodeResponse:
         """What may be passed back."""
         return passed_back(self._raw.raw_headers)
 
-    async def first_chunk(self, left_s: float, limit_s: float) -> None:
+    async def first_chunk(self) -> None:
         """Wait for the first bytes of the body. Raises NodeFailure."""
         try:
-            async with asyncio.timeout(left_s):
-                self._first = await self._content.readany()
-        except TimeoutError as error:
-            raise NodeFailure(
-                self.node_id, "timeout", f"no first byte within {limit_s:g} s"
-            ) from error
+            self._first = await self._content.readany()
+        except asyncio.CancelledError:
+            self._limit.convert()
+            raise
         except (aiohttp.ClientError, OSError) as error:
             self._first = self._unread()
             if not self._first:
@@ -182,19 +189,23 @@ class NodeResponse:
         """What came since; empty at the end. Raises NodeFailure of the kinds stalled, truncated."""
         if self._content.exception() is not None and (rest := self._unread()):
             return rest
+        self._silence_s = silence_s
+        self._limit.begin(silence_s, self._stalled)
         try:
-            async with asyncio.timeout(silence_s):
-                return await self._content.readany()
-        except TimeoutError as error:
-            raise NodeFailure(
-                self.node_id, "stalled", f"no byte for {silence_s:g} s in the middle of an answer"
-            ) from error
+            return await self._content.readany()
+        except asyncio.CancelledError:
+            self._limit.convert()
+            raise
         except (aiohttp.ClientError, OSError) as error:
             if rest := self._unread():
                 return rest
             raise NodeFailure(
                 self.node_id, "truncated", f"the answer broke off: {_said(error)}"
             ) from error
+
+    def _stalled(self) -> NodeFailure:
+        silence = f"no byte for {self._silence_s:g} s in the middle of an answer"
+        return NodeFailure(self.node_id, "stalled", silence)
 
     def _unread(self) -> bytes:
         """What came before the connection broke: the reader itself would lose it."""

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-class ClientLeft(Exception):
-    """The client's connection is closed: there is nobody to answer."""
+class ClientLeft(BaseException):
+    """The client's connection is closed: there is nobody to answer.
+
+    No Exception: as a cancellation, it ends the lease as cancelled and not as failed.
+    """
 
 
 class ClientWatch:

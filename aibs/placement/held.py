@@ -116,6 +116,11 @@ class HeldLease:
         return lost(subject, self._why_lost, self.lease_id, self.node_id)
 
     @property
+    def needs_load(self) -> bool:
+        """Whether `prepare` has anything to do now."""
+        return self._loads.is_needed(self)
+
+    @property
     def load_is_shared(self) -> bool:
         """Whether another lease of this process waits for the load of this one's model on this
         node: then `prepare` may be cancelled without breaking the load off. Ollama begins a load

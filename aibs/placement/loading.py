@@ -69,6 +69,12 @@ class Loads:
             load.task.add_done_callback(lambda _: self._forget(place, load))
         await self._wait(place, load, lease)
 
+    def is_needed(self, lease: HeldLease) -> bool:
+        """As HeldLease.needs_load."""
+        if not lease.warm or lease.unload_first:
+            return True
+        return (lease.node_base_url, lease.model_key) in self._under_way
+
     def is_shared(self, lease: HeldLease) -> bool:
         """As HeldLease.load_is_shared."""
         load = self._under_way.get((lease.node_base_url, lease.model_key))
