@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
+from aibs import logs
 from tests.control_plane import environ_of, instance
 from tests.integration.in_loop import in_loop, until
 from tests.placement_desk import MODEL, desk
@@ -17,7 +19,7 @@ from tests.placement_scene import until_true
 from tests.tcp_proxy import TcpProxy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
     import httpx
@@ -738,8 +740,8 @@ async def test_a_process_that_admits_by_itself_serves_them_too(tmp_path: Path) -
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> None:
+def _quiet() -> Iterator[None]:
     """Lines of a test's own gateways are no news."""
-    from aibs import logs
-
     logs.configure("error", "json")
+    yield
+    structlog.reset_defaults()

@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from aibs.codec import loads
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_come() -> None:
+    """Whatever another test configured."""
+    structlog.reset_defaults()
+
 
 KEYED = {"AIBS_API_KEYS": "ci:Zqsecret:low,web:Zqother"}
 LOCAL = ("127.0.0.1", 50_000)

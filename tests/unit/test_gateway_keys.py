@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from aibs.errors import ConfigurationError
@@ -21,6 +22,13 @@ from tests.integration.in_loop import until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_come() -> None:
+    """Whatever another test configured."""
+    structlog.reset_defaults()
+
 
 SHA = hashlib.sha256(b"Zqsecret").hexdigest()
 
