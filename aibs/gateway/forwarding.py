@@ -48,6 +48,7 @@ class Forwarder:
         self._meter = meter
         self._first_byte_s = first_byte_s
         self._silence_s = silence_s
+        self._leaving = asyncio.Lock()
 
     async def run(self, lease: HeldLease, job: Job, worker: Worker, watch: ClientWatch) -> None:
         """Serve the job on the lease's node.
@@ -93,16 +94,19 @@ class Forwarder:
                     await asyncio.wait({loading, left}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     left.cancel()
-            if not loading.done() and not lease.load_is_shared:
+            if not loading.done():
+                # One after the other: two that left at once would each rely on the other.
+                async with self._leaving:
+                    if lease.load_is_shared:
+                        loading.cancel()
+                        await asyncio.wait({loading})
+            if not loading.done():
                 await asyncio.wait({loading})
         except asyncio.CancelledError:
             # The lease is lost, or the process ends: nobody may use the memory any more.
             loading.cancel()
             await asyncio.wait({loading})
             raise
-        if not loading.done():
-            loading.cancel()
-            await asyncio.wait({loading})
         try:
             watch.let_go()
         finally:

@@ -54,6 +54,9 @@ FORWARDED: Final = (
 )
 
 LEFT_STATUS: Final = 499
+DROP: Final = "aibs.drop"
+"""The extension of ASGI by which the server drops a connection at once."""
+
 STOPPING: Final = "The gateway is stopping, and the request did not end in the time that it had."
 
 
@@ -100,6 +103,7 @@ class ForwardedRoute:
         except ClientLeft:
             meter.client_left(job.phase if job is not None else "queued")
             told.status = LEFT_STATUS
+            drop(scope)
         except BrokenOff:
             # Not ended: the server closes the connection, and the client sees that it has not all.
             pass
@@ -168,6 +172,13 @@ class ForwardedRoute:
             wait_s,
             wishes.tells_place and format_ != "whole",
         )
+
+
+def drop(scope: Scope) -> None:
+    """Drop the connection. A server that closed it would first wait until all was read."""
+    dropped = scope.get("extensions", {}).get(DROP)
+    if dropped is not None:
+        dropped()
 
 
 class _Told:

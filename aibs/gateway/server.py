@@ -8,14 +8,16 @@ import logging
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from aibs import logs
 from aibs.errors import ConfigurationError
 from aibs.gateway.app import open_gateway
 from aibs.gateway.inner_monitor import monitor_inside
+from aibs.gateway.routes import DROP
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -59,6 +61,14 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+class _Protocol(HttpToolsProtocol):
+    """Lets the application drop the connection of a client that does not read."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        cast("dict[str, Any]", self.scope)["extensions"] = {DROP: self.transport.abort}
+
+
 class _Server(uvicorn.Server):
     """Leaves signals to its caller."""
 
@@ -78,7 +88,7 @@ async def _serve(settings: Settings, sock: socket.socket, *, with_monitor: bool)
         config = uvicorn.Config(
             gateway.app,
             loop="none",
-            http="httptools",
+            http=_Protocol,
             ws="none",
             lifespan="off",
             log_config=None,

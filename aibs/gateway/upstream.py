@@ -102,13 +102,35 @@ class Upstream:
 
         Left early, the connection to the node is closed, which ends the work there.
         """
-        assert self._session is not None
         limit.begin(
             first_byte_s + self._connect_s,
             lambda: NodeFailure(node_id, "timeout", f"no first byte within {first_byte_s:g} s"),
         )
         try:
-            raw = await self._session.request(
+            raw = await self._request(node_id, method, url, headers, body, limit)
+            response = NodeResponse(node_id, raw, limit)
+            try:
+                await response.first_chunk()
+                yield response
+            finally:
+                # Not given back to the pool unless it was read to its end.
+                raw.close()
+        finally:
+            # What follows is no more this answer: a release, another attempt, its load.
+            limit.end()
+
+    async def _request(
+        self,
+        node_id: str,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        body: bytes | None,
+        limit: Limit,
+    ) -> aiohttp.ClientResponse:
+        assert self._session is not None
+        try:
+            return await self._session.request(
                 method, url, headers=headers, data=body, allow_redirects=False
             )
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -116,13 +138,6 @@ class Upstream:
         except asyncio.CancelledError:
             limit.convert()
             raise
-        response = NodeResponse(node_id, raw, limit)
-        try:
-            await response.first_chunk()
-            yield response
-        finally:
-            # Not given back to the pool unless it was read to its end.
-            raw.close()
 
     async def fetch(
         self, node_id: str, method: str, url: str, body: bytes | None, *, limit_s: float
