@@ -8,6 +8,7 @@ the nodes saw, never from what a gateway says of itself.
     raw_node.py        a node that plays a script of bytes
     raw_client.py      a client that keeps every byte
     serve_process.py   `aibs serve`
+    patience.py        waiting
     evidence.py        the log and the live leases
     world.py           all of it together
 """
@@ -15,10 +16,11 @@ the nodes saw, never from what a gateway says of itself.
 from __future__ import annotations
 
 from tests.gateway_world.evidence import Evidence
+from tests.gateway_world.patience import until
 from tests.gateway_world.raw_client import Answer, RawClient, direct, post_bytes
 from tests.gateway_world.raw_node import Call, Play, RawNode, chunked, head, ndjson
 from tests.gateway_world.serve_process import ServeProcess
-from tests.gateway_world.world import GB, Box, World, until
+from tests.gateway_world.world import GB, Box, World
 from tests.gateway_world.yard import Yard
 
 __all__ = [

@@ -77,4 +77,39 @@ def plain_world(directory: Path, valkey_url: str, **settings: str) -> World:
     return World(directory, valkey_url, boxes(), ROSTER, affinity=AFFINITY, settings=settings)
 
 
+COLD: Final = "cold:8b"
+"""Not resident, and slow to load."""
+
+COLD_LOAD_S: Final = 0.8
+
+
+def cut_world(directory: Path, valkey_url: str, **settings: str) -> World:
+    """A scripted node with one slot, and a simulated one where a model must be loaded first. No
+    poll that is not answered, and no failed request, takes a node out.
+    """
+    cold = {
+        "worker_id": "cold",
+        "model": COLD,
+        "roles": ["cold"],
+        "kind": "chat",
+        "resident_weight_gb": 8,
+        "active_parameter_billions": 8,
+    }
+    return World(
+        directory,
+        valkey_url,
+        (
+            Box("box-raw", (SimModel(SCRIPTED, GB),), slots=1, scripted=True),
+            Box("box-cold", (SimModel(COLD, 8 * GB, load_seconds=COLD_LOAD_S),), slots=2),
+        ),
+        [cold, next(worker for worker in ROSTER if worker["model"] == SCRIPTED)],
+        affinity={"cold": ["box-cold"], "raw": ["box-raw"]},
+        settings={
+            "API_TRIP_AFTER_FAILURES": "1000",
+            "MODEL_CLUSTER_RESIDENCY_MONITOR_FAILURE_THRESHOLD": "1000",
+            **settings,
+        },
+    )
+
+
 _EMBEDS: Final[dict[str, Any]] = {"kind": "embedding", "loaded": True, "max_context": 2048}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import secrets
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from aibs.codec import dumps_text
 from aibs.ollama.sim import SimModel, SimServer, SimSpec
 from tests.gateway_world.evidence import Evidence
+from tests.gateway_world.patience import PATIENCE_S, until
 from tests.gateway_world.raw_node import RawNode
 from tests.gateway_world.serve_process import ServeProcess
 from tests.gateway_world.yard import Yard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
     from aibs.ollama.sim.node import SimNode
 
 GB: Final = 10**9
-PATIENCE_S: Final = 25.0
-LOOK_EVERY_S: Final = 0.01
 
 SETTINGS: Final = {
     "MODEL_CLUSTER_ENABLED": "true",
@@ -129,6 +128,11 @@ class World:
         whole = {**SETTINGS, **fleet, **named, **self._own, **changed}
         return {f"AIBS_{name}": value for name, value in whole.items()}
 
+    @staticmethod
+    def clean_environment() -> dict[str, str]:
+        """This process's, without a developer's own settings."""
+        return {k: v for k, v in os.environ.items() if not k.startswith("AIBS_")}
+
     def serve(
         self,
         name: str = "gateway",
@@ -180,15 +184,3 @@ class World:
 
 _SIM: Final = {"num_parallel": 16, "max_loaded": 8}
 """More than the slots of a box: what exceeds them is counted, and does not queue unseen."""
-
-
-def until(
-    condition: Callable[[], bool], what: str | Callable[[], str], within_s: float = PATIENCE_S
-) -> None:
-    """Wait for a condition that others bring about."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            told = what if isinstance(what, str) else what()
-            raise AssertionError(f"never within {within_s:g} s: {told}")
-        time.sleep(LOOK_EVERY_S)
