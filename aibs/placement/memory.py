@@ -1,7 +1,8 @@
 """The memory back end: admission within one process, by the same rules as the fleet's.
 
 For a process whose cluster scheduling is off. It knows no monitor: the nodes are taken as seen now
-and as holding what its own leases say. Never a stand-in for a coordination server that is away.
+and as holding what its own leases say and left. Never a stand-in for a coordination server that is
+away.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from aibs.placement.model.decide import PlacementModel
-from aibs.placement.model.observe import Poll, observe
+from aibs.placement.remembered import Remembered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -37,18 +38,17 @@ class MemoryBackend:
     """One process's pool. Calls are decided at once; none is ever unanswered."""
 
     def __init__(self, fleet: Fleet, limits: Limits, clock: Clock) -> None:
-        self._fleet = fleet
         self._clock = clock
         self._model = PlacementModel(limits)
         self._model.declare(fleet)
+        self._nodes = Remembered(fleet, self._model)
         self._news: set[asyncio.Queue[frozenset[str]]] = set()
         self._look()
 
     def _look(self) -> int:
         """The time; every node counts as seen then."""
         now = self._clock.boottime_ms()
-        for node in self._fleet.nodes:
-            observe(self._model, Poll(node.node_id, now, good=True, logged=False), now)
+        self._nodes.look(now)
         return now
 
     def _tell(self) -> None:
@@ -94,6 +94,8 @@ class MemoryBackend:
     async def release(self, lease: Lease, outcome: Outcome, *, call_id: str) -> Released:
         """End a lease."""
         answer = self._model.release(lease, outcome, call_id=call_id, now=self._look())
+        if outcome == "failed":
+            self._nodes.doubt(lease.node_id, lease.key)
         self._tell()
         return answer
 
@@ -112,12 +114,21 @@ class MemoryBackend:
         return self._model.refresh(request_keys, self._look())
 
     async def report(
-        self, lease: Lease, kind: ReportKind, model: str, *, ms: int, outcome: str
+        self,
+        lease: Lease,
+        kind: ReportKind,
+        model: str,
+        *,
+        ms: int,  # noqa: ARG002 - the contract's
+        outcome: str,
     ) -> None:
-        """Nobody reads it: there is no log."""
+        """Remember what a holder did with a model: there is no log, and no monitor that sees it."""
+        now, ok = self._look(), outcome == "ok"
+        self._model.report(lease.lease_id, kind, model, ok=ok, now=now)
 
     async def trip(self, node_id: str, why: str) -> bool:  # noqa: ARG002 - no log tells why
         """Close a node whose answers failed; False where it was so already, or is undeclared."""
+        self._nodes.doubt(node_id)
         return self._model.trip(node_id, self._look()) == "ok"
 
     async def open_session(self, session: Session) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aibs.errors import ConfigurationError
+from aibs.ollama.keep_alive import FOREVER_NS
 from aibs.ollama.sim import Faults, SimModel, SimSpec
 from aibs.ollama.sim.access import host_allowed, origin_allowed
 from aibs.ollama.sim.catalog import Catalog
 from aibs.ollama.sim.faults import merged
-from aibs.ollama.sim.keep_alive import FOREVER_NS
 from aibs.ollama.sim.options import NodeWords, size_bytes, specs_of
 from aibs.ollama.sim.profile import NAMED, profile_of
 from aibs.ollama.sim.ps_view import ps_document

@@ -7,7 +7,7 @@ Fails: a spec that cannot be is a ValueError at construction; a handler that fai
 an empty body, as the real server does.
 
     spec.py  profile.py            what a node is, and what its version does
-    body.py  keep_alive.py         how a request is read
+    body.py                        how a request is read, with keep_alive.py beside this package
     access.py  catalog.py          whom it answers, and which installed model a name means
     runner.py  scheduler.py        what is resident, and what happens to it in time
     generation.py  ps_view.py      replies piece by piece; what /api/ps shows

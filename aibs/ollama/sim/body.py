@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from aibs.ollama.sim.keep_alive import InvalidDuration, parse_keep_alive
+from aibs.ollama.keep_alive import InvalidDuration, parse_keep_alive
 from aibs.ollama.sim.replies import RequestError
 
 _SPACE = " \t\r\n"

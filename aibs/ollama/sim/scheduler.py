@@ -11,7 +11,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from aibs.ollama.sim.keep_alive import FOREVER_NS, parse_keep_alive
+from aibs.ollama.keep_alive import FOREVER_NS, parse_keep_alive
 from aibs.ollama.sim.replies import RequestError
 from aibs.ollama.sim.runner import Runner, RunnerOptions, choose_victim, context_length, room_for
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from aibs.model_names import ModelName, parse
-from aibs.ollama.sim.keep_alive import parse_keep_alive
+from aibs.ollama.keep_alive import parse_keep_alive
 from aibs.ollama.sim.profile import DEFAULT, Profile, profile_of
 
 Engine = Literal["llama", "ollama", "mlx"]

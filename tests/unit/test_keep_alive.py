@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from aibs.ollama.sim.body import Body
-from aibs.ollama.sim.keep_alive import (
+from aibs.ollama.keep_alive import (
     FOREVER_NS,
     InvalidDuration,
     parse_duration,
     parse_keep_alive,
 )
+from aibs.ollama.sim.body import Body
 from aibs.ollama.sim.replies import RequestError
 
 SECOND = 10**9
