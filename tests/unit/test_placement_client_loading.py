@@ -273,10 +273,11 @@ async def test_a_load_reports_under_a_lease_that_still_waits() -> None:
             await held.begin()
         await until(lambda: bool(backend.reports))
         # One that never spoke goes unheard; the one that did hands over.
-        await held.end(1)
+        await held.end(2)
+        assert held.reports() == [("loading", 0)]
         await held.end(0)
-        await held.tasks[2]
-        assert held.reports() == [("loading", 0), ("loading", 2), ("loaded", 2)]
+        await held.tasks[1]
+        assert held.reports() == [("loading", 0), ("loading", 1), ("loaded", 1)]
 
 
 @in_loop
