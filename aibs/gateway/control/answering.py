@@ -12,6 +12,7 @@ from starlette.routing import Route
 from aibs import logs
 from aibs.codec import dumps_pretty, loads
 from aibs.errors import AibsError, Unreachable
+from aibs.gateway.body_guard import LINGER_BYTES
 from aibs.gateway.replies import error_response
 from aibs.gateway.watch import ClientLeft
 
@@ -76,11 +77,17 @@ def json_answer(
 
 async def read_document(request: Request) -> dict[str, Any]:
     """The body as a JSON object. Raises Refused."""
-    body = bytearray()
+    body, size = bytearray(), 0
     async for piece in request.stream():
-        body += piece
-        if len(body) > BODY_MAX:
-            raise Refused(413, "too_large", f"The request's body is larger than {BODY_MAX} bytes.")
+        size += len(piece)
+        if size <= BODY_MAX:
+            body += piece
+        elif size > LINGER_BYTES:
+            break
+    if size > BODY_MAX:
+        # Read on a while: closing on what a client still sends would lose it the answer.
+        sentence = f"The request's body is larger than {BODY_MAX} bytes."
+        raise Refused(413, "too_large", sentence, headers={"connection": "close"})
     if not body.strip():
         return {}
     try:
