@@ -122,6 +122,7 @@ class Placing:
                 try:
                     await self._forwarder.run(lease, job, self._worker_of(lease), watch)
                     # What is left is the answer's end: a release comes before it.
+                    watch.rest()
                     last_word = LastWord(job.exchange)
                 finally:
                     self._releasing(job, lease)

@@ -68,6 +68,13 @@ class ClientWatch:
         """From now on a client that leaves ends nothing."""
         self._holding = True
 
+    def rest(self) -> None:
+        """The answer is on its way to its end: what the server says of the client from now on is
+        of the connection, which may serve its next request.
+        """
+        assert self._watcher is not None
+        self._watcher.cancel()
+
     def let_go(self) -> None:
         """Back to ending the block. Raises ClientLeft where the client left meanwhile."""
         self._holding = False
