@@ -44,15 +44,10 @@ async def _why_not(client: httpx.AsyncClient, url: str) -> str | None:
 
 
 def why_of(body: str) -> str:
-    """The reason in a refusal's body, in one line."""
+    """The reasons in a refusal's body, in one line."""
     try:
         document = loads(body)
-    except ValueError:
-        document = None
-    found = body
-    if isinstance(document, dict):
-        for name in ("detail", "error", "reason", "status"):
-            if isinstance(document.get(name), str):
-                found = document[name]
-                break
-    return " ".join(found.split())[:WHY_MAX].rstrip(".") or "it does not say why"
+        told = "; ".join(one["detail"].rstrip(".") for one in document["reasons"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        told = body
+    return " ".join(told.split())[:WHY_MAX].rstrip(".") or "it does not say why"

@@ -325,6 +325,12 @@ def test_an_audit_that_says_no_fails_and_tells_why(document: AuditDocument, word
     assert words in step.detail
 
 
+def test_a_gateway_that_admits_by_itself_fails_the_audit_though_the_settings_are_right() -> None:
+    step = judge_audit(audited(gates=(FRESH,)), local_at="http://127.0.0.1:11500")
+    assert not step.passed
+    assert "without the shared pool: restart it" in step.detail
+
+
 # --- what is asked
 
 

@@ -131,8 +131,12 @@ def test_how_a_child_ended_is_said_in_words(status: int, words: str) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ('{"detail":"no node is fresh.","reason":"stale_residency"}', "no node is fresh"),
-        ('{"reason":"no_owner"}', "no_owner"),
+        (
+            '{"status":"unready","reasons":[{"reason":"a","detail":"No pool."},'
+            '{"reason":"b","detail":"No node is fresh."}]}',
+            "No pool; No node is fresh",
+        ),
+        ('{"reason":"no_owner"}', '{"reason":"no_owner"}'),
         ("<html>\n bad gateway", "<html> bad gateway"),
         ("", "it does not say why"),
     ],

@@ -41,10 +41,13 @@ class Gateway:
     timeout_s: float
     told: set[str] = field(default_factory=set)
 
-    async def check(self) -> None:
-        """Raises GatewayAway where no gateway answers, ConfigurationError where it wants a key."""
+    async def check(self) -> bool:
+        """Whether it says that it admits requests by itself, without a pool.
+
+        Raises GatewayAway where no gateway answers, ConfigurationError where it wants a key.
+        """
         async with self.conversation() as client:
-            answer = await self._look(client, "/health")
+            answer = health = await self._look(client, "/health")
             if answer.status_code != httpx.codes.OK:
                 raise GatewayAway(
                     f"What answers at {redact(self.url)} is no gateway of aibs: /health is "
@@ -59,6 +62,7 @@ class Gateway:
                     f"{'this API key' if self.key else 'requests without an API key'}.",
                     mend="Name a file with a key of AIBS_API_KEYS with --key-file.",
                 )
+            return _mode(health.content) == "local"
 
     @asynccontextmanager
     async def conversation(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -203,6 +207,14 @@ def _fault(ask: Ask, status: int, body: bytes) -> str | None:
     if ask.kind == "embedding":
         return None if document.get("embeddings") else "answered without an embedding"
     return None if document.get("done") is True else "its answer broke off before its end"
+
+
+def _mode(health: bytes) -> str | None:
+    try:
+        document = loads(health)
+    except ValueError:
+        return None
+    return document.get("mode") if isinstance(document, dict) else None
 
 
 def _words(error: Exception) -> str:

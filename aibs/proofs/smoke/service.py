@@ -49,11 +49,11 @@ async def smoke(settings: Settings, gateway: Gateway, tell: Callable[[str], None
             "AIBS_MODEL_ADMISSION_WORKER_ROSTER is empty: there is nothing to ask for.",
             mend="List the models there.",
         )
-    await gateway.check()
+    local = await gateway.check()
     clock = SystemClock()
     tell("audit ...")
     audited = await audit(settings, AuditOptions(), clock, stop=asyncio.Event(), tell=tell)
-    steps = [judge_audit(audited)]
+    steps = [judge_audit(audited, local_at=gateway.url if local else None)]
     if steps[0].passed:
         async with open_reader(settings) as reader:
             steps += await Steps(settings, gateway, reader, clock, tell).run()

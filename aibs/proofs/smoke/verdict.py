@@ -42,9 +42,16 @@ class Ground:
     nodes: Mapping[str, str] = field(default_factory=dict)
 
 
-def judge_audit(document: AuditDocument) -> SmokeStep:
-    """The runbook's three words, and the gates that say no."""
+def judge_audit(document: AuditDocument, *, local_at: str | None = None) -> SmokeStep:
+    """The runbook's three words, and the gates that say no. `local_at`: a gateway that says that
+    it admits requests by itself, whatever the settings are here.
+    """
     wrong = []
+    if local_at is not None:
+        wrong.append(
+            f"the gateway at {local_at} admits requests by itself, without the shared pool: restart "
+            "it with AIBS_MODEL_CLUSTER_ENABLED=true"
+        )
     if not document.cluster_enabled:
         wrong.append(
             "cluster_enabled is false: AIBS_MODEL_CLUSTER_ENABLED is not set here, and a gateway "
