@@ -49,8 +49,8 @@ def judge_audit(document: AuditDocument, *, local_at: str | None = None) -> Smok
     wrong = []
     if local_at is not None:
         wrong.append(
-            f"the gateway at {local_at} admits requests by itself, without the shared pool: restart "
-            "it with AIBS_MODEL_CLUSTER_ENABLED=true"
+            f"the gateway at {local_at} admits requests by itself, without the shared pool: "
+            "restart it with AIBS_MODEL_CLUSTER_ENABLED=true"
         )
     if not document.cluster_enabled:
         wrong.append(
