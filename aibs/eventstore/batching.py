@@ -13,6 +13,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from hiredis import pack_command
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -114,7 +115,8 @@ class BatchingClient:
         connection = self._idle.pop() if self._idle else await _connected(pool)
         answers: list[Any] = []
         try:
-            await connection.send_packed_command(connection.pack_commands(calls), False)
+            # Packed in C: the library's own packing costs more than the rest of the call.
+            await connection.send_packed_command([pack_command(call) for call in calls], False)
             for _ in calls:
                 try:
                     answers.append(await connection.read_response())
