@@ -8,7 +8,8 @@ imported. What the log tells is the same at each of them and is not counted here
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -23,7 +24,7 @@ from aibs.gateway.control.tally import FIRST_BYTE_S, OTHER, QUEUE_S, REQUEST_S
 from aibs.placement import reasons
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from prometheus_client.metrics_core import Metric
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 # One quantity a metric: when a counter was made is another one, which nobody asked for.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+MetricType = TypeVar("MetricType", Counter, Gauge, Histogram)
 
 SHARED_DIR: Final = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -123,59 +126,70 @@ class GatewayMeter:
 
     def began(self, route: str) -> None:
         """A request arrived."""
-        self._in_flight.labels(_route(route)).inc()
+        self._in_flight(_route(route)).inc()
 
     def ended(self, route: str, status: int, model: str | None, seconds: float) -> None:
         """A request is over."""
         route = _route(route)
-        self._in_flight.labels(route).dec()
-        self._requests.labels(route, f"{status // 100}xx").inc()
-        self._durations.labels(route, self._names.of(model)).observe(seconds)
+        self._in_flight(route).dec()
+        self._requests(route, f"{status // 100}xx").inc()
+        self._durations(route, self._names.of(model)).observe(seconds)
 
     def placed(
         self, outcome: Literal["granted", "denied", "left"], reason: str, seconds: float
     ) -> None:
         """A request got a lease, a denial with its reason, or was given up by its client."""
-        self._placements.labels(outcome, reason if reason in REASONS else OTHER).inc()
-        self._placing.observe(seconds)
+        self._placements(outcome, reason if reason in REASONS else OTHER).inc()
+        self._placing().observe(seconds)
 
     def waited(self, model: str, seconds: float) -> None:
         """A granted request stood in the queue so long."""
-        self._waits.labels(self._names.of(model)).observe(seconds)
+        self._waits(self._names.of(model)).observe(seconds)
 
     def first_byte(self, model: str, seconds: float) -> None:
         """The first byte for the client came so long after the request was sent to the node."""
-        self._first_bytes.labels(self._names.of(model)).observe(seconds)
+        self._first_bytes(self._names.of(model)).observe(seconds)
 
     def tokens(self, model: str, direction: Direction, count: int) -> None:
         """What a node reported at the end of an answer."""
         if count > 0:
-            self._tokens.labels(self._names.of(model), direction).inc(count)
+            self._tokens(self._names.of(model), direction).inc(count)
 
     def upstream_failed(self, node_id: str, kind: FailureKind) -> None:
         """A node failed a request."""
-        self._failures.labels(node_id, kind).inc()
+        self._failures(node_id, kind).inc()
 
     def client_left(self, phase: Phase) -> None:
         """A client closed its connection before its answer was whole."""
-        self._left.labels(phase).inc()
+        self._left(phase).inc()
 
 
 class _Maker:
-    """Metrics of one registry."""
+    """Metrics of one registry, each as a function from its labels to what is counted by.
+
+    Found once and kept: the client library's own look-up costs as much as the counting. Labels are
+    bounded, so what is kept is.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
-    def counter(self, name: str, about: str, *labels: str) -> Counter:
-        return Counter(name, about, labels, registry=self._registry)
+    def counter(self, name: str, about: str, *labels: str) -> Callable[..., Counter]:
+        return _kept(Counter(name, about, labels, registry=self._registry), labels)
 
-    def gauge(self, name: str, about: str, *labels: str) -> Gauge:
-        return Gauge(name, about, labels, registry=self._registry, multiprocess_mode="livesum")
+    def gauge(self, name: str, about: str, *labels: str) -> Callable[..., Gauge]:
+        made = Gauge(name, about, labels, registry=self._registry, multiprocess_mode="livesum")
+        return _kept(made, labels)
 
-    def histogram(self, name: str, about: str, bounds: Sequence[float], *labels: str) -> Histogram:
+    def histogram(
+        self, name: str, about: str, bounds: Sequence[float], *labels: str
+    ) -> Callable[..., Histogram]:
         more: dict[str, Any] = {"buckets": bounds}
-        return Histogram(name, about, labels, registry=self._registry, **more)
+        return _kept(Histogram(name, about, labels, registry=self._registry, **more), labels)
+
+
+def _kept(metric: MetricType, labels: Sequence[str]) -> Callable[..., MetricType]:
+    return cache(metric.labels) if labels else lambda: metric
 
 
 def _route(path: str) -> str:
