@@ -114,7 +114,9 @@ async def test_a_server_that_is_back_serves_the_next_request(
     backend.faults["acquire"], backend.faults["ping"] = ["away"], ["away"] * 3
     async with placer_of(backend) as placer:
         await refused(placer)
-        await until(lambda: backend.count("ping") >= 4)
+        while await placer.outage.error() is not None:
+            await asyncio.sleep(0.002)
+        assert backend.count("ping") == 4
         async with placer.lease(model=MODEL, timeout=0, patient=False):
             assert backend.count("acquire") == 2
 
@@ -192,6 +194,7 @@ async def test_a_waiter_whose_place_is_confirmed_is_not_made_to_ask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(waiting_rules, "REFRESH_MS", 50)
+    monkeypatch.setattr(waiting_rules, "HEARING_S", 60)
     backend = FakeBackend(slots=0)
     async with placer_of(backend, replace(NO_POLLS, grace_ms=200)) as placer:
         waiting = await _queued(placer, backend)
@@ -202,7 +205,10 @@ async def test_a_waiter_whose_place_is_confirmed_is_not_made_to_ask(
 
 
 @in_loop
-async def test_one_that_is_patient_is_not_made_to_ask_by_a_place_that_is_not_confirmed() -> None:
+async def test_one_that_is_patient_is_not_made_to_ask_by_a_place_that_is_not_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting_rules, "HEARING_S", 60)
     backend = FakeBackend(slots=0)
     backend.faults["refresh"] = ["away"] * 1_000
     async with placer_of(backend, replace(NO_POLLS, grace_ms=50)) as placer:
