@@ -9,11 +9,15 @@ from aibs.codec import dumps, loads
 from aibs.eventstore.commands import commands
 from aibs.eventstore.connection import open_client
 from aibs.eventstore.keys import Keys
+from aibs.eventstore.log import Log
 from aibs.eventstore.pool import CoordinationPool, ObserveLimits, PollRecord
-from tests.placed_fleet import FLEET, GB, SMALL, PlacedFleet
+from aibs.eventstore.snapshots import Snapshots, SnapshotWriter, pack
+from aibs.history import catch_up_all
+from tests.placed_fleet import FLEET, GB, ORDER, SMALL, PlacedFleet
 
 if TYPE_CHECKING:
     from aibs.eventstore.commands import Commands
+    from aibs.eventstore.snapshots import SnapshotInfo
 
 TENANT = "registry.ollama.ai/theirs/model:4b"
 
@@ -98,6 +102,36 @@ class RecordedPool:
             },
         )
         assert answer.word == "ok", answer
+
+    async def expire(self, number: int, *, drain_ms: int) -> str:
+        """A holder that is gone at once: its lease ends at its deadline, and its slot drains."""
+        arguments = self.placed.acquire_arguments(number, wait_ms=0)
+        answer = await self.pool.call("acquire", {**arguments, "ttl_ms": 1, "drain_ms": drain_ms})
+        assert answer.word == "granted", answer
+        while True:
+            reaped = await self.pool.call("reap", ORDER)
+            if reaped.texts[1] == "1":
+                return str(loads(answer.texts[2])["lease_id"])
+
+    async def keep(self, snapshot_id: str) -> SnapshotInfo:
+        """The owner keeps every fold's state as it is now."""
+        log, snapshots = Log(self.client, self.pool.keys), Snapshots(self.client, self.pool.keys)
+        reading = await catch_up_all(log, snapshots)
+        await SnapshotWriter(self.pool, "owner", 1).take(
+            snapshot_id,
+            reading.anchor,
+            reading.engine.position.at_ms,
+            [pack(fold.document()) for fold in reading.folds],
+        )
+        return (await snapshots.list())[0]
+
+    async def let_go(self, info: SnapshotInfo) -> int:
+        """Everything before a snapshot leaves the log, but for what living leases need."""
+        digest = await Snapshots(self.client, self.pool.keys).read_back(info)
+        done = await SnapshotWriter(self.pool, "owner", 1).trim(
+            info, digest, retention_ms=-(10**12), max_bytes=2**50, batch_max=1000
+        )
+        return done.removed
 
     async def observe(self, *models: dict[str, Any], node_id: str = "box-c") -> None:
         """A poll that sees these models."""

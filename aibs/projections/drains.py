@@ -58,11 +58,14 @@ class Drains:
         self._identity = identity
 
     def draining(self, at_ms: int) -> tuple[RestingSlot, ...]:
-        """The slots that are not free again at that moment. A node that moved, or is another by
-        now, took its slots with it.
+        """The slots that are not free again at that moment. A node that moved took its slots with
+        it.
         """
         return tuple(
-            one for one in self.held.values() if self.stands(one) and not self._over(one, at_ms)
+            one
+            for one in self.held.values()
+            if self._urls.get(one.node_id, one.base_url) == one.base_url
+            and not self._over(one, at_ms)
         )
 
     def stands(self, one: RestingSlot) -> bool:

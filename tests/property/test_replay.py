@@ -7,19 +7,23 @@ the log of a working pool has no problem, and a file gives what the server gives
 from __future__ import annotations
 
 import asyncio
+import random
 import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import invariant
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
 
 from aibs.projections.leaks import Leaks
 from aibs.replay.answers import to_json
 from aibs.replay.as_of import as_of_document
 from aibs.replay.diff import diff
+from aibs.replay.entries import order
 from aibs.replay.explain import explain
 from aibs.replay.export import export
 from aibs.replay.points import Bound
@@ -29,8 +33,8 @@ from aibs.replay.verify import Verifier
 from aibs.reports.moment import Moment
 from aibs.reports.status import status_document
 from aibs.settings import load
-from tests.property.placement_world import LIMITS
-from tests.property.test_placement import Placement
+from tests.property.placement_world import LIMITS, request
+from tests.property.test_placement import LANES, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,12 +59,16 @@ class Recorded:
     status: StatusDocument
     drains: frozenset[str]
     all_drains: frozenset[str]
+    of_another_fleet: frozenset[str]
+    """Nodes whose stamp is not of the fleet that is declared."""
 
 
 class Replayed(Placement):
     """The placement machine, watched."""
 
     compared: ClassVar[int] = 0
+    drained: ClassVar[int] = 0
+    """How many of them were read on from a state in which slots drained."""
 
     @invariant()
     def a_state_is_recorded(self) -> None:
@@ -84,8 +92,24 @@ class Replayed(Placement):
                 status,
                 drains,
                 frozenset(one.lease_id for one in live.drains),
+                frozenset(
+                    node_id
+                    for node_id, stamp in live.stamps.items()
+                    if live.fleet is not None and stamp.fingerprint != live.fleet.fingerprint
+                ),
             )
         )
+
+    @rule(number=st.integers(100, 999))
+    def holders_are_gone(self, number: int) -> None:
+        """One more lease where there is room; every lease comes to its deadline, and drains."""
+        self.both_boxes_are_seen_empty_again()
+        self.ask(request(number, LANES[0]), f"{len(self.world.events):012x}{number:04x}")
+        living = self.world.run(self.world.placement.deadlines())
+        self.later(max([0, *(at_ms - self.world.clock.now_ms for at_ms in living.values())]))
+        self.reap()
+        # The next state is recorded.
+        self.steps += EVERY - 1 - self.steps % EVERY
 
     def configured(self) -> Any:
         return load(
@@ -122,11 +146,27 @@ class Replayed(Placement):
             asyncio.run(export(file, again))
             assert path.read_bytes() == again.read_bytes()
             self.same_answers(live, file)
-            ids = {event.id for event in self.world.events}
-            for one in getattr(self, "recorded", []):
-                if one.last_id in ids:
-                    same_as_live(one, file)
-                    type(self).compared += 1
+            self.same_states(file)
+            for cut in self.cuts():
+                path = Path(directory) / f"from-{cut}.ndjson"
+                self.world.run(export(live, path, since=Bound(id=cut)))
+                self.same_states(FileSource(path), cut)
+
+    def cuts(self) -> list[str]:
+        """Events to begin with: some at random, and some before which slots drained."""
+        ids = [event.id for event in self.world.events]
+        chance = random.Random(len(ids))
+        drained = {one.last_id for one in getattr(self, "recorded", []) if one.all_drains}
+        some = [after for before, after in pairwise(ids) if before in drained]
+        return sorted({*chance.sample(ids, min(2, len(ids))), *some[:1], *some[-2:]})
+
+    def same_states(self, file: FileSource, since: str = "0-0") -> None:
+        """Every state that was recorded live, out of a file that begins there."""
+        ids = {event.id for event in self.world.events if order(event.id) >= order(since)}
+        for one in getattr(self, "recorded", []):
+            if one.last_id in ids:
+                type(self).drained += same_as_live(one, file)
+                type(self).compared += 1
 
     def same_answers(self, live: LiveSource, file: FileSource) -> None:
         """The server and the file give the same documents."""
@@ -149,17 +189,20 @@ async def _explained(lease_id: str, source: Source) -> Any:
 
 
 def _over(drain: Any, live: LiveParts) -> bool:
-    """Over, and not yet looked at: slots come back when a decision looks at their node."""
+    """Over, and not yet looked at: slots come back when a decision looks at their node. Of a node
+    that is gone, time alone tells.
+    """
     stamp = live.stamps.get(drain.node_id)
-    return (
-        live.now_ms >= drain.until_ms
-        and stamp is not None
-        and stamp.observed_at_ms > drain.ended_at_ms
+    return live.now_ms >= drain.until_ms and (
+        stamp is None or stamp.observed_at_ms > drain.ended_at_ms
     )
 
 
-def same_as_live(recorded: Recorded, source: FileSource) -> None:
-    """The state after that event, at that time, against what was live."""
+def same_as_live(recorded: Recorded, source: FileSource) -> bool:
+    """The state after that event, at that time, against what was live. Whether it was read on from
+    a state in which slots drained.
+    """
+    base = asyncio.run(source.base(None))
     folded, late = asyncio.run(fold_to(source, Bound(id=recorded.last_id)))
     assert not late
     past = Past(folded, recorded.now_ms, late)
@@ -187,6 +230,9 @@ def same_as_live(recorded: Recorded, source: FileSource) -> None:
             assert mine.state == theirs.state
         elif theirs.state == "ready":
             assert mine.state == "ready"
+        elif theirs.node_id in recorded.of_another_fleet and theirs.state == "stale":
+            assert mine.state == "stale", "it was not seen since the fleet was declared"
+    return base is not None and bool(base.drains.held)
 
 
 def _shown(node: NodeReport) -> dict[str, Any]:
@@ -213,6 +259,7 @@ def _run(url: str, examples: int, steps: int) -> None:
     )
     Machine.TestCase("runTest").debug()
     assert Machine.compared > examples, "hardly a state was compared"
+    assert Machine.drained > examples, f"{Machine.drained} states were read on from one that drains"
 
 
 def test_the_past_is_what_it_was_when_it_was_live(valkey_url: str) -> None:
