@@ -19,6 +19,7 @@ from aibs.codec import loads
 from aibs.eventstore.placement_state import PlacementState
 from aibs.gateway import body_guard
 from aibs.gateway.control import control_routes
+from aibs.gateway.control.answers import Alive, Health, Readiness
 from aibs.reports.status import StatusDocument
 from tests.control_plane import environ_of, instance
 from tests.gateway_server import context_of, serving
@@ -89,9 +90,12 @@ async def test_a_gateway_that_could_place_is_ready_from_its_first_answer_on(
             assert answer.headers["content-type"] == "application/json"
             assert answer.headers["cache-control"] == "no-store"
             assert (await one.client.head(path)).content == b""
-        health = (await one.client.get("/health")).json()
-        assert (health["status"], health["mode"]) == ("ok", "cluster")
-        assert health["version"]
+        health = Health.model_validate((await one.client.get("/health")).json())
+        assert (health.status, health.mode) == ("ok", "cluster")
+        assert health.version
+        Alive.model_validate((await one.client.get("/livez")).json())
+        Readiness.model_validate((await one.client.get("/readyz")).json())
+        assert (await one.client.get("/openapi.json")).json()["openapi"] == "3.1.0"
 
 
 @in_loop

@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from aibs import logs
+from aibs.gateway.control.placement_bodies import Denial, Placement, Refusal
 from tests.control_plane import environ_of, instance
 from tests.integration.in_loop import in_loop, until
 from tests.placement_desk import MODEL, desk
@@ -76,6 +77,8 @@ async def give_back(
 def refused(answer: httpx.Response, status: int, reason: str) -> str:
     """Its sentence."""
     document = answer.json()
+    model = Denial if "nodes" in document else Refusal
+    assert set(document) >= set(model.model_validate(document).model_dump())
     assert (answer.status_code, document["reason"]) == (status, reason), answer.text
     sentence = document["detail"]
     assert isinstance(sentence, str)
@@ -101,6 +104,7 @@ async def test_a_lease_lives_from_its_grant_by_heartbeats_to_its_release(
         answer = await place(one.client, "r1", role="answer", ttl_seconds=60, unheard_of={"a": 1})
         assert answer.status_code == 201
         lease = answer.json()
+        assert Placement.model_validate(lease).model_dump() == lease
         assert lease["node_id"] == answer.headers["x-aibs-node"] == "box-c"
         assert lease["lease_id"] == answer.headers["x-aibs-lease"]
         assert (lease["node_base_url"], lease["model"]) == ("http://box-c:11434", MODEL)
