@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aibs.ollama.sim.node import SimNode
-    from tests.gateway_world import RawNode
+    from tests.gateway_world import RawNode, ServeProcess
 
 WITHIN_S = 1.0
 """From a client's leaving to the last trace of its request."""
@@ -60,9 +62,13 @@ class Scene:
     """A gateway whose way to the coordination server can be made slow."""
 
     world: World
-    url: str
+    gateway: ServeProcess
     raw: RawNode
     proxy: TcpProxy
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
 
     def slow(self, delay_s: float) -> None:
         self.proxy.reply_delay_s = delay_s
@@ -95,7 +101,7 @@ def scene(world: World, server: ValkeyServer) -> Iterator[Scene]:
     proxy = world.yard.enter(TcpProxy(server.port))
     with world.serve(VALKEY_URL=proxy.url) as gateway:
         world.wait_seen()
-        yield Scene(world, gateway.url, world.scripted("box-raw"), proxy)
+        yield Scene(world, gateway, world.scripted("box-raw"), proxy)
         world.wait_idle()
 
 
@@ -253,25 +259,44 @@ def test_a_slow_coordination_server_keeps_no_lease_of_a_client_that_left(
         scene.slow(0)
 
 
-def test_a_slow_coordination_server_holds_no_answer_s_end_back(scene: Scene) -> None:
+def test_a_slow_coordination_server_cuts_no_answer_s_end_off(scene: Scene) -> None:
     mark = scene.world.evidence.mark()
-    big = dumps({"done": True, "response": "x" * (4 << 20)})
-    plays = (
-        Play((head(content_type="application/json", content_length=str(len(big))), big)),
-        Play((head(content_type=NDJSON, transfer_encoding="chunked"), *chunked([WORD, DONE]))),
-    )
-    for number, play in ((2, plays[0]), (0, plays[1])):
-        scene.raw.plays(play)
-        # A reader with a small window, so that the end cannot go out at once.
-        with RawClient(scene.url, receive_bytes=4096) as client:
-            client.send(request_of(number))
+    body = dumps({"done": True, "response": "x" * (8 << 20)})
+    start = head(content_type="application/json", content_length=str(len(body)))
+    scene.raw.plays(Play((start, body)))
+    with RawClient(scene.url, receive_bytes=4096) as client:
+        client.send(request_of(2))
+        client.piece()
+        scene.slow(SLOW_S)
+        # Its end waits for this reader, and is still waiting when the release is answered.
+        while scene.world.evidence.active() == 1:
             client.piece()
-            scene.slow(SLOW_S)
-            answer = client.answer()
-            assert answer.whole
-            assert answer.body == (big if number == 2 else WORD + DONE)
-        scene.slow(0)
-    scene.assert_nothing_left(mark, 2, "completed")
+        time.sleep(2 * SLOW_S)
+        answer = client.answer()
+    assert answer.whole
+    assert answer.body == body
+    scene.assert_nothing_left(mark, 1, "completed")
+
+
+def test_a_slow_coordination_server_holds_no_answer_s_end_back(scene: Scene) -> None:
+    evidence, mark = scene.world.evidence, scene.world.evidence.mark()
+    play = Play((head(content_type=NDJSON, transfer_encoding="chunked"), *chunked([WORD, DONE])))
+    scene.raw.plays(replace(play, paced=True))
+    with RawClient(scene.url) as client:
+        client.send(request_of(0))
+        scene.raw.permit(2)
+        assert client.piece() == WORD
+        scene.slow(SLOW_S)
+        began_s = time.monotonic()
+        scene.raw.permit(2)
+        answer = client.answer()
+        took_s = time.monotonic() - began_s
+    assert answer.whole
+    assert answer.body == WORD + DONE
+    # The release was sent, and its answer is still on its way.
+    until(lambda: evidence.active() == 0, "no lease", WITHIN_S)
+    assert took_s < SLOW_S
+    scene.assert_nothing_left(mark, 1, "completed")
 
 
 def test_a_lease_that_is_reaped_in_mid_stream_is_told_in_the_client_s_format(
@@ -378,6 +403,9 @@ def test_a_load_goes_on_for_whoever_is_left_and_for_nobody(scene: Scene) -> None
         wait_loading(node)
         second.send(cold_request(prompt="x"))
         wait_grant(scene.world, mark, 4)
+        # Both are gone when the gateway looks.
+        scene.gateway.signal(signal.SIGSTOP)
+    scene.gateway.signal(signal.SIGCONT)
     until(lambda: node.stats.loads[COLD] == 1, "loaded for nobody")
     assert node.stats.aborted_loads == 0
     until(lambda: evidence.active() == 0, "no lease", WITHIN_S)
