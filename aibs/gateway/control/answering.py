@@ -13,7 +13,7 @@ from aibs import logs
 from aibs.codec import dumps_pretty, loads
 from aibs.errors import AibsError, Unreachable
 from aibs.gateway.body_guard import LINGER_BYTES
-from aibs.gateway.replies import error_response
+from aibs.gateway.replies import error_document, retry_after_s
 from aibs.gateway.watch import ClientLeft
 
 if TYPE_CHECKING:
@@ -52,9 +52,13 @@ class Refused(Exception):
 
     def answer(self, path: str) -> Response:
         """As it is sent."""
-        return error_response(
-            path, self.sentence, self.reason, self.status, self.retry_after_ms, self.headers
+        headers = dict(self.headers or {})
+        if self.retry_after_ms is not None:
+            headers["retry-after"] = str(retry_after_s(self.retry_after_ms))
+        document = error_document(
+            path, self.sentence, self.reason, self.status, self.retry_after_ms
         )
+        return json_answer(document, self.status, headers)
 
 
 def unavailable(error: Exception) -> Refused:
