@@ -122,9 +122,7 @@ async def test_a_server_that_hangs_is_away_after_the_probes_time(
 
 
 @in_loop
-async def test_while_it_is_away_it_is_probed_each_half_second_however_many_calls_fail() -> (
-    None
-):
+async def test_while_it_is_away_it_is_probed_each_half_second_however_many_calls_fail() -> None:
     server, clock = Server(), Hand()
     server.fault = AWAY
     outage = Outage(server.ping, clock)
