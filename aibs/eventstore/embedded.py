@@ -126,11 +126,20 @@ class EmbeddedValkey:
         return held
 
     async def revive(self) -> None:
-        """Start or join again where the server died."""
+        """Start or join again where the server died, or another holder has started it anew."""
         async with self._reviving:
-            if not await _answers(self.socket_path):
+            if not self._held_now() or not await _answers(self.socket_path):
                 self._drop()
                 await self._hold()
+
+    def _held_now(self) -> bool:
+        """Whether the running server is the one that our hold keeps alive."""
+        if self._fifo is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._fifo), self._directory.fifo.stat())
+        except OSError:
+            return False
 
     async def close(
         self, before_stop: Callable[[Commands], Awaitable[None]] = record_clean_stop

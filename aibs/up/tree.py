@@ -24,6 +24,8 @@ MONITOR_GRACE_S = 10.0
 GATEWAY_MARGIN_S = 10.0
 """What the gateway gets beside its own time to drain: releases, and a slow server."""
 
+SERVER_LOOK_EVERY_S = 1.0
+
 
 class ChildGivenUp(AibsError):
     """A child ended again and again, or cannot run with these settings."""
@@ -43,6 +45,7 @@ class Tree:
         self._hear = hear
         self._stack = AsyncExitStack()
         self._log = logs.get("aibs.up")
+        self._server: EmbeddedValkey | None = None
         self.children: dict[str, Child] = {}
         self.clean = True
         """Whether nothing had to be killed."""
@@ -50,8 +53,8 @@ class Tree:
     async def __aenter__(self) -> Self:
         try:
             if self._plan.embedded:
-                held = await EmbeddedValkey.ensure(Path(self._plan.settings.data_dir))
-                self._stack.push_async_callback(held.close)
+                self._server = await EmbeddedValkey.ensure(Path(self._plan.settings.data_dir))
+                self._stack.push_async_callback(self._server.close)
             # Left in the opposite order: the gateway first.
             for name in ("monitor", "gateway"):
                 self._stack.push_async_callback(self._end, name)
@@ -75,6 +78,8 @@ class Tree:
             async with asyncio.TaskGroup() as group:
                 for name in self.children:
                     group.create_task(self._keep(name), name=f"keeper of {name}")
+                if self._server is not None:
+                    group.create_task(self._keep_server(self._server), name="keeper of the server")
         except* ChildGivenUp as failures:
             # One sentence is enough: the other child was well, or died of the same.
             raise failures.exceptions[0] from None
@@ -83,6 +88,15 @@ class Tree:
         """End every child at once, without a chance to give anything back."""
         for child in self.children.values():
             child.kill()
+
+    async def _keep_server(self, server: EmbeddedValkey) -> None:
+        """The children start it again too; it is ours to stop in good order, so we hold it."""
+        while True:
+            await self._clock.sleep(SERVER_LOOK_EVERY_S)
+            try:
+                await server.revive()
+            except AibsError as error:
+                self._log.error("server_not_back", error=str(error))
 
     async def _keep(self, name: str) -> None:
         restarts = Restarts()

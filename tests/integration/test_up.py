@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import httpx
@@ -44,6 +44,7 @@ class Up:
     url: str
     environ: dict[str, str]
     directory: Path
+    seen: set[int] = field(default_factory=set)
 
     async def said(self, text: str, lines: list[str] | None = None, *, times: int = 1) -> None:
         """Wait until so many of its lines have that text."""
@@ -76,7 +77,9 @@ class Up:
 
     def tree(self) -> set[int]:
         """Every process that it started, and theirs."""
-        return _descendants(self.process.pid)
+        now = _descendants(self.process.pid)
+        self.seen |= now
+        return now
 
     async def chat(self) -> httpx.Response:
         async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client:
@@ -115,13 +118,12 @@ async def up(
         asyncio.create_task(_hear(stream, lines))
         for stream, lines in ((process.stdout, found.out), (process.stderr, found.err))
     ]
-    tree: set[int] = set()
     try:
         yield found
-        tree = found.tree()
     finally:
-        tree |= found.tree()
-        for pid in (process.pid, *tree):
+        # Those too that a test saw before their parent was gone.
+        found.tree()
+        for pid in (process.pid, *found.seen):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         await process.wait()
@@ -158,6 +160,13 @@ def _alive(pids: set[int]) -> set[int]:
     ).stdout
     living = {int(line.split()[0]) for line in shown.splitlines() if "Z" not in line.split()[1]}
     return pids & living
+
+
+def _command(pid: int) -> str:
+    shown = subprocess.run(
+        ["ps", "-o", "comm=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return shown.stdout.strip().rpartition("/")[2]
 
 
 async def _replayed(found: Up, *arguments: str) -> str:
@@ -318,6 +327,24 @@ async def test_a_killed_monitor_is_started_again_and_elected_with_a_higher_fence
 
 
 @in_loop
+async def test_a_killed_server_is_started_again_and_still_stopped_in_good_order(
+    tmp_path: Path,
+) -> None:
+    soon = {"AIBS_MODEL_CLUSTER_HEARTBEAT_INTERVAL_SECONDS": "0.5"}
+    async with SimServer(specs()) as nodes, up(tmp_path, nodes, port=None, **soon) as found:
+        await found.said("Ready.")
+        (server,) = (pid for pid in found.tree() if _command(pid).startswith("valkey-server"))
+        os.kill(server, signal.SIGKILL)
+        await found.said("owner_elected", found.err, times=2)
+        assert (await found.chat()).status_code == 200, "it waits until the pool has recovered"
+        found.process.terminate()
+        assert await found.ended() == 0
+    types = await _types(found)
+    assert "PoolSuspect" in types
+    assert types[-1] == "PoolClosed"
+
+
+@in_loop
 async def test_a_child_whose_settings_no_longer_work_ends_all_with_its_own_words(
     tmp_path: Path,
 ) -> None:
@@ -334,6 +361,7 @@ async def test_a_child_whose_settings_no_longer_work_ends_all_with_its_own_words
         os.kill(found.child("gateway"), signal.SIGKILL)
         assert await found.ended() == 2
         assert not _alive(tree)
+    assert len(found.logged("child_started")) == 3, "it was tried again and again"
     last = found.err[-1]
     assert last.startswith("aibs: The gateway ended with exit status 2")
     assert "AIBS_API_KEYS" in last
