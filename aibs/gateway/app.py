@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from aibs.gateway.control.plane import ControlPlane
 from aibs.gateway.plane import DataPlane
 from aibs.gateway.replies import send_error
 from aibs.gateway.routes import ForwardedRoute
+from aibs.gateway.tracing import tracer_from
 from aibs.placement import open_placer
 
 if TYPE_CHECKING:
@@ -47,7 +50,11 @@ async def open_gateway(settings: Settings, *, clock: Clock | None = None) -> Asy
     Raises what open_placer raises. Left, every lease of it is given back.
     """
     clock = clock or SystemClock()
-    async with open_placer(settings, role="gateway", clock=clock) as placer:
+    tracer = tracer_from(os.environ)
+    async with (
+        contextlib.aclosing(tracer),
+        open_placer(settings, role="gateway", clock=clock) as placer,
+    ):
         context = GatewayContext(
             settings=settings,
             fleet=settings.fleet(),
@@ -55,6 +62,7 @@ async def open_gateway(settings: Settings, *, clock: Clock | None = None) -> Asy
             clock=clock,
             local=not settings.model_cluster_enabled,
             draining=Draining(),
+            tracer=tracer,
         )
         async with ControlPlane(context) as control:
             context = replace(context, meter=control.meter)

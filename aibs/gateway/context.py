@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from aibs.gateway.tracing import NoTracer
+
 if TYPE_CHECKING:
     from aibs.clock import Clock
     from aibs.fleet import Fleet
+    from aibs.gateway.tracing import Tracer
     from aibs.placement import Placer
     from aibs.placement.values import Class
     from aibs.settings import Settings
@@ -122,4 +125,5 @@ class GatewayContext:
     clock: Clock
     local: bool
     meter: Meter = field(default_factory=NoMeter)
+    tracer: Tracer = field(default_factory=NoTracer)
     draining: Draining = field(default_factory=Draining)

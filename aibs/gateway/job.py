@@ -38,6 +38,8 @@ class Job:
     phase: Phase = "queued"
     granted_s: float | None = None
     """When the last lease was granted, on the clock of time.monotonic."""
+    node: tuple[str, str] | None = None
+    """The last lease's node, by its URL, and the model as the roster spells it."""
     whole: bool = False
     """The node's answer was passed on to its end."""
 

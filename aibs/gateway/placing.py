@@ -147,6 +147,7 @@ class Placing:
     def _acquired(self, job: Job, lease: HeldLease) -> None:
         exchange = job.exchange
         job.granted_s = time.monotonic()
+        job.node = (lease.node_base_url, lease.model)
         exchange.add_header("x-aibs-node", lease.node_id)
         exchange.add_header("x-aibs-lease", lease.lease_id)
         exchange.add_header("x-aibs-request", lease.request_id)

@@ -20,6 +20,7 @@ from aibs.gateway.job import Job
 from aibs.gateway.policy import is_unload, option_fault
 from aibs.gateway.replies import send_error
 from aibs.gateway.targets import NoTarget
+from aibs.gateway.tracing import node_attributes, request_attributes
 from aibs.gateway.upstream import forwarded
 from aibs.gateway.watch import ClientLeft, ClientWatch
 
@@ -89,10 +90,12 @@ class ForwardedRoute:
         meter.began(path)
         told = _Told(send)
         job: Job | None = None
+        span: Any = None
         try:
             with self._plane.under_way():
                 job = await self._job(scope, receive, told)
                 if job is not None:
+                    span = self._traced(job, scope)
                     async with ClientWatch(receive) as watch:
                         await self._plane.placing.serve(job, watch)
         except asyncio.CancelledError:
@@ -122,6 +125,27 @@ class ForwardedRoute:
                 job.exchange.limit.close()
             model = job.target.workers[0].model if job is not None else None
             meter.ended(path, told.status or LEFT_STATUS, model, time.monotonic() - began_s)
+            if span is not None and job is not None:
+                self._end_trace(span, job, told.status or LEFT_STATUS)
+
+    def _traced(self, job: Job, scope: Scope) -> Any:
+        """A span for the job, which the node's belongs to; None where nobody asks for traces."""
+        tracer = self._plane.context.tracer
+        if not tracer.on:
+            return None
+        attributes = request_attributes(self._path.path, job.exchange.model)
+        span = tracer.start(f"POST {self._path.path}", attributes, scope["headers"])
+        for name, value in tracer.headers(span):
+            job.headers[name.decode("latin-1")] = value.decode("latin-1")
+        return span
+
+    def _end_trace(self, span: Any, job: Job, status: int) -> None:
+        attributes: dict[str, str | int] = {"http.response.status_code": status}
+        if job.node is not None:
+            attributes.update(node_attributes(*job.node))
+        failed = status >= 400 or (job.node is not None and not job.whole)
+        error = (str(status) if status >= 400 else "broken_off") if failed else None
+        self._plane.context.tracer.end(span, attributes, error)
 
     async def _fail(
         self, job: Job | None, told: _Told, sentence: str, reason: str | None, status: int
