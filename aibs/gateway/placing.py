@@ -46,7 +46,8 @@ class Placing:
         self._forwarder = forwarder
         self._health = health
         self._workers = {worker.worker_id: worker for worker in context.fleet.workers}
-        self._log = logs.get("aibs.gateway.placing")
+        # Bound once: two lines a request.
+        self._log = logs.get("aibs.gateway.placing").bind()
 
     async def serve(self, job: Job, watch: ClientWatch) -> None:
         """Have the job served, or tell its client why not. Raises ClientLeft, BrokenOff."""
