@@ -16,8 +16,9 @@ def register(app: typer.Typer) -> None:
 _HELP = """Show the whole system on this machine, with nothing configured and no network.
 
 Starts a Valkey in a temporary directory, two simulated Ollama nodes and two monitors; audits the
-fleet, kills the monitor that owns the term, watches the other take over, and prints the end of the
-log. Needs about 10 seconds. Leaves nothing behind.
+fleet, kills the monitor that owns the term and watches the other take over; then sends requests
+through the gateway, more than there are slots, and prints the log. Needs about 10 seconds. Leaves
+nothing behind.
 
 Example: aibs demo --exit
 """

@@ -12,10 +12,16 @@ if TYPE_CHECKING:
 
 GB = BYTES_PER_GB
 
+TOKEN_S = 0.04
+"""Slow enough that a request keeps its slot while others wait."""
+
+LOAD_S = 0.4
+
 NODES: tuple[SimSpec, ...] = (
     SimSpec(
         name="box-c",
         vram_bytes=90 * GB,
+        token_seconds=TOKEN_S,
         models=(
             SimModel("qwen3:32b", 24 * GB, loaded=True),
             SimModel("nomic-embed-text", GB, kind="embedding", loaded=True),
@@ -24,6 +30,8 @@ NODES: tuple[SimSpec, ...] = (
     SimSpec(
         name="box-e",
         vram_bytes=104 * GB,
+        token_seconds=TOKEN_S,
+        load_seconds=LOAD_S,
         models=(
             SimModel("somebody/elses:70b", 43 * GB, loaded=True),
             SimModel("qwen3:32b", 24 * GB),
@@ -70,6 +78,7 @@ def environment(data_dir: Path, urls: tuple[str, ...]) -> dict[str, str]:
         "NODE_VRAM_GB": ",".join(str(spec.vram_bytes // GB) for spec in NODES),
         "NODE_MAX_PARALLEL_REQUESTS": ",".join("1" for _ in NODES),
         "ROLE_AFFINITY_JSON": '{"semantic_profile":["box-c"]}',
+        "ENABLED": "true",
         "SINGLE_HOST": "true",
         **TIMING,
     }

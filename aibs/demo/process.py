@@ -8,7 +8,13 @@ import signal
 from typing import TYPE_CHECKING
 
 from aibs.audit.text import render
-from aibs.demo.report import event_line, placed_line, takeover_line, where_to_look
+from aibs.demo.report import (
+    answered_line,
+    event_line,
+    how_to_use,
+    takeover_line,
+    where_to_look,
+)
 from aibs.demo.scenario import Demo
 
 if TYPE_CHECKING:
@@ -54,17 +60,17 @@ async def _play(console: Console, exit_when_done: bool, shown: asyncio.Event) ->
         document = await demo.audit()
         render(document, console)
         tell("")
-        for placed in await demo.place():
-            tell(placed_line(placed))
-        tell("")
         tell(takeover_line(await demo.take_over(old)))
+        tell("")
+        async for answered in demo.ask():
+            tell(answered_line(answered))
         tell("")
         tell("The end of the log:")
         for event in await demo.last_events():
             tell(f"  {event_line(event)}")
         if not exit_when_done:
             tell("")
-            for line in where_to_look(demo.environment):
+            for line in (*how_to_use(demo.url), *where_to_look(demo.environment, demo.url)):
                 tell(line)
             tell("The demo goes on until Ctrl-C; new events follow.")
             shown.set()

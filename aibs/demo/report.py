@@ -11,11 +11,14 @@ from aibs.projections.timeline import describe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aibs.demo.placing import Placed
+    from aibs.demo.requests import Answered
     from aibs.eventstore.events.envelope import Event
     from aibs.eventstore.state import TermState
 
 TYPE_WIDTH = 20
+NAME_WIDTH = 12
+PATH_WIDTH = 20
+LEASE_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +46,34 @@ def takeover_line(takeover: Takeover) -> str:
     )
 
 
-def placed_line(placed: Placed) -> str:
-    """Where a request went, and whether it waited."""
-    where = f"{placed.node_id}, where the model was {'there' if placed.warm else 'loaded first'}"
-    waited = ""
-    if placed.queue_ms:
-        why = placed.reason.replace("_", " ")
-        waited = f"waited {placed.queue_ms / 1000:.1f} s ({why}), then "
+def answered_line(answered: Answered) -> str:
+    """Where a request went, under which lease, and how long it stood in the queue."""
+    streamed = f", in {answered.chunks} pieces" if answered.chunks > 1 else ""
     return (
-        f"  request {placed.number}: {waited}{where}; answered and given back after "
-        f"{placed.took_ms / 1000:.1f} s"
+        f"  {answered.name:{NAME_WIDTH}} {answered.path:{PATH_WIDTH}} {answered.node_id}  lease "
+        f"{answered.lease_id[:LEASE_SHOWN]}  queued {answered.queue_ms:>4} ms  answered after "
+        f"{answered.took_ms:>4} ms{streamed}"
     )
 
 
-def where_to_look(environment: Mapping[str, str]) -> list[str]:
+def how_to_use(url: str) -> list[str]:
+    """Lines that point a client at the gateway, while the demo goes on."""
+    return [
+        "To try it, in another terminal:",
+        f"  export OLLAMA_HOST={url}",
+        f"  curl -i {url}/api/chat -d "
+        """'{"model":"aibs/answer","messages":[{"role":"user","content":"hi"}],"stream":false}'""",
+    ]
+
+
+def where_to_look(environment: Mapping[str, str], url: str) -> list[str]:
     """Lines to paste into another terminal, while the demo goes on."""
     lines = [f"  export {name}='{value}'" for name, value in sorted(environment.items())]
-    commands = ("aibs audit", "aibs status", "aibs leaks", "aibs replay --since -5m")
+    commands = (
+        "aibs audit",
+        "aibs status",
+        "aibs leaks",
+        "aibs replay --since -5m",
+        f"aibs smoke --url {url}",
+    )
     return ["To look around, in another terminal:", *lines, *(f"  {one}" for one in commands)]

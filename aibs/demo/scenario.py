@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from aibs.audit.service import AuditOptions, audit
 from aibs.clock import SystemClock
-from aibs.demo.children import MonitorProcess
+from aibs.demo.children import Told
 from aibs.demo.fleet import NODES, environment
-from aibs.demo.placing import REQUESTS, ROLE, place_requests
 from aibs.demo.report import Takeover, event_line
+from aibs.demo.requests import CROWD, at_once, one_by_one
 from aibs.errors import AibsError
 from aibs.eventstore.commands import commands
 from aibs.eventstore.connection import open_client
@@ -26,10 +26,10 @@ from aibs.ollama.sim.server import SimServer
 from aibs.settings import load
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from aibs.audit.document import AuditDocument
-    from aibs.demo.placing import Placed
+    from aibs.demo.requests import Answered
     from aibs.eventstore.events.envelope import Event
     from aibs.eventstore.state import TermState
     from aibs.settings import Settings
@@ -38,7 +38,7 @@ STEP_TIMEOUT_S = 30.0
 """Longer than any step takes on a slow machine; a step that takes longer has failed."""
 
 LOOK_EVERY_S = 0.05
-LAST_EVENTS = 30
+LAST_EVENTS = 60
 FOLLOW_BLOCK_MS = 1000
 
 
@@ -53,8 +53,9 @@ class Demo:
         self._tell = tell
         self._stack = AsyncExitStack()
         self._clock = SystemClock()
-        self._monitors: list[MonitorProcess] = []
+        self._children: list[Told] = []
         self.directory = Path()
+        self.url = ""
         self.environment: dict[str, str] = {}
 
     async def __aenter__(self) -> Demo:
@@ -90,15 +91,13 @@ class Demo:
 
     async def elect(self) -> TermState:
         """Start two monitors; the first is elected, the second stands by."""
-        for name in ("A", "B"):
-            child = MonitorProcess(name, self.environment, self.directory / f"monitor-{name}.log")
-            self._monitors.append(await self._stack.enter_async_context(child))
-            if name == "A":
-                await self._fresh_under(0)
+        await self._start_child("monitor A", "monitor")
+        await self._fresh_under(0)
+        second = await self._start_child("monitor B", "monitor")
         term = await self._live.term()
         assert term is not None
         self._tell(f"Monitor A owns the term with fence {term.fence}; monitor B stands by.")
-        await self._standing_by()
+        await self._until(lambda: _is(second.said("standing_by")), "the standby stands by")
         return term
 
     async def audit(self) -> AuditDocument:
@@ -111,22 +110,37 @@ class Demo:
             tell=self._tell,
         )
 
-    async def place(self) -> Sequence[Placed]:
-        """More requests than there are slots, each under a lease."""
-        slots = sum(node.max_parallel_requests or 0 for node in self.settings.fleet().nodes)
-        self._tell(f"{REQUESTS} requests at once for the role {ROLE}, on {slots} slots:")
-        return await place_requests(self.environment)
-
     async def take_over(self, old: TermState) -> Takeover:
-        """Kill the owner and wait until the standby has seen every node."""
+        """Kill the owner, start the gateway, and wait until the standby has seen every node."""
         killed_ms = self._clock.boottime_ms()
-        await self._monitors.pop(0).kill()
+        owner = self._children.pop(0)
+        owner.kill()
+        await owner.wait()
         self._tell(f"Monitor A killed (kill -9). Its term runs for up to {self._ttl()} s more ...")
+        await self._start_child("the gateway", "serve --port 0")
         new = await self._elected_after(old)
         elected_ms = self._clock.boottime_ms()
         await self._fresh_under(old.fence)
         fresh_ms = self._clock.boottime_ms()
         return Takeover(old, new, elected_ms - killed_ms, fresh_ms - killed_ms)
+
+    async def ask(self) -> AsyncIterator[Answered]:
+        """Requests through the gateway: of each kind one, then more at once than there are slots.
+
+        Raises RequestFailed.
+        """
+        gateway = self._children[-1]
+        await self._until(lambda: _is(gateway.said("gateway_started")), "the gateway listens")
+        started = gateway.said("gateway_started")
+        assert started is not None
+        self.url = f"http://{started['host']}:{started['port']}"
+        self._tell(f"The gateway serves Ollama's and OpenAI's APIs at {self.url}; by plain HTTP:")
+        for answered in await one_by_one(self.url):
+            yield answered
+        slots = sum(node.max_parallel_requests or 0 for node in self.settings.fleet().nodes)
+        self._tell(f"{CROWD} requests at once for the role answer, on {slots} slots:")
+        for answered in await at_once(self.url):
+            yield answered
 
     async def last_events(self) -> Sequence[Event]:
         """The end of the log."""
@@ -173,19 +187,22 @@ class Demo:
         assert term is not None
         return term
 
-    async def _standing_by(self) -> None:
-        async def stands() -> bool:
-            return "standing_by" in (self.directory / "monitor-B.log").read_text("utf-8")
-
-        await self._until(stands, "the standby stands by")
+    async def _start_child(self, name: str, command: str) -> Told:
+        child = Told(name, command, self.environment, self.directory)
+        self._children.append(await self._stack.enter_async_context(child))
+        return child
 
     async def _until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
         try:
             async with asyncio.timeout(STEP_TIMEOUT_S):
                 while not await condition():
-                    for monitor in self._monitors:
-                        if failure := monitor.failure():
+                    for child in self._children:
+                        if failure := child.failure():
                             raise DemoFailed(f"Waiting until {what}: {failure}.")
                     await asyncio.sleep(LOOK_EVERY_S)
         except TimeoutError as error:
             raise DemoFailed(f"Waited {STEP_TIMEOUT_S:.0f} s until {what}, in vain.") from error
+
+
+async def _is(found: object) -> bool:
+    return found is not None

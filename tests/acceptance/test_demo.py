@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 if TYPE_CHECKING:
@@ -33,6 +35,16 @@ def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+def _read_until(process: subprocess.Popen[str], text: str) -> list[str]:
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return lines
+    pytest.fail(f"it ended by itself: {lines}")
+
+
 def _processes_naming(text: str) -> list[str]:
     shown = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)
     return [line for line in shown.stdout.splitlines() if text in line and " -ww " not in line]
@@ -46,16 +58,26 @@ def _assert_nothing_left(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
-def test_the_demo_shows_the_audit_and_a_takeover_and_ends_by_itself(tmp_path: Path) -> None:
+def test_the_demo_shows_audit_takeover_and_requests_and_ends_by_itself(tmp_path: Path) -> None:
     process = _start(tmp_path, "--exit")
     output, _ = process.communicate(timeout=LONG_S)
     assert process.returncode == 0, output
     assert "READY for the global scheduler" in output
     assert "Monitor B took over" in output
-    placed = [line for line in output.splitlines() if line.startswith("  request ")]
-    assert len(placed) == 3
-    assert sum("waited" in line for line in placed) == 1
-    assert {"box-c", "box-e"} == {name for name in ("box-c", "box-e") if name in "".join(placed)}
+    answered = [line for line in output.splitlines() if "answered after" in line]
+    one_by_one, at_once = answered[:4], answered[4:]
+    for line, path in zip(
+        one_by_one, ("/api/chat", "/api/chat", "/api/embed", "/v1/chat/completions"), strict=True
+    ):
+        assert f" {path} " in line
+    assert "pieces" in one_by_one[1]
+    queued = [int(re.findall(r"queued +(\d+) ms", line)[0]) for line in at_once]
+    assert len(queued) == 4
+    assert sum(waited_ms > 100 for waited_ms in queued) == 2
+    for line in answered:
+        lease = re.findall(r"lease ([0-9a-f]{8})", line)[0]
+        assert f"as {lease}" in output, "the log has the lease that the answer's header names"
+    assert {"box-c", "box-e"} == {name for name in ("box-c", "box-e") if name in "".join(at_once)}
     owners = [line for line in output.splitlines() if "OwnerElected" in line]
     assert len(owners) == 2
     assert "fence 2" in owners[1]
@@ -84,13 +106,21 @@ def test_ctrl_c_at_any_moment_of_the_demo_leaves_nothing_behind(
 
 def test_the_demo_goes_on_until_ctrl_c_which_is_its_good_end(tmp_path: Path) -> None:
     process = _start(tmp_path)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "until Ctrl-C" in line:
-            break
-    else:
-        pytest.fail("it ended by itself")
+    lines = _read_until(process, "until Ctrl-C")
+    url = next(line.split("=")[1] for line in lines if "export OLLAMA_HOST=" in line).strip()
+    assert "qwen3:32b" in httpx.get(f"{url}/api/tags", timeout=LONG_S, trust_env=False).text
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=LONG_S)
     assert process.returncode == 0, output
     _assert_nothing_left(tmp_path)
+
+
+def test_no_process_outlives_a_demo_that_was_killed(tmp_path: Path) -> None:
+    process = _start(tmp_path)
+    _read_until(process, "until Ctrl-C")
+    process.kill()
+    process.communicate(timeout=LONG_S)
+    deadline = time.monotonic() + LONG_S
+    while left := _processes_naming(str(tmp_path)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
