@@ -16,10 +16,12 @@ from starlette.routing import Router
 
 from aibs import logs
 from aibs.codec import loads
+from aibs.errors import CoordinationUnavailable
 from aibs.eventstore.placement_state import PlacementState
 from aibs.gateway import body_guard
 from aibs.gateway.control import control_routes
 from aibs.gateway.control.answers import Alive, Health, Readiness
+from aibs.gateway.control.link import PoolLink
 from aibs.reports.status import StatusDocument
 from tests.control_plane import environ_of, instance
 from tests.gateway_server import context_of, serving
@@ -159,7 +161,8 @@ async def test_while_the_pool_is_away_health_is_good_and_everything_else_says_so
             answer = await one.client.get("/status")
             assert answer.status_code == 503
             assert answer.json()["reason"] == "coordination_unavailable"
-            assert answer.json()["detail"].endswith(".")
+            reasons = (await one.client.get("/readyz")).json()["reasons"]
+            assert answer.json()["detail"] == reasons[0]["detail"]
             assert answer.headers["retry-after"] == "1"
             proxy.mode = "pass"
         await until_ready(one)
@@ -352,6 +355,53 @@ async def test_a_client_that_sends_too_much_sees_its_answer_and_not_a_reset(
             status, document = parsed(await raw(one.url, sent))
             assert (status, document["reason"]) == (413, "too_large")
         assert await readiness(one) == (200, [])
+
+
+@in_loop
+async def test_a_body_that_turns_out_too_large_is_answered_where_it_is_still_sent(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    small = {"AIBS_API_MAX_BODY_BYTES": "10000"}
+    async with (
+        desk(valkey_url, namespace, tmp_path) as table,
+        instance({**environ_of(table), **small}) as one,
+    ):
+        chunk = b"c350\r\n" + b"x" * 50_000 + b"\r\n"
+        chunked = [HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 60, b"0\r\n\r\n"]
+        for _ in range(5):
+            began_s = time.monotonic()
+            status, document = parsed(await raw(one.url, chunked))
+            assert (status, document["reason"]) == (413, "too_large")
+            assert "AIBS_API_MAX_BODY_BYTES" in document["detail"]
+            assert time.monotonic() - began_s < 5.0
+
+
+@in_loop
+async def test_a_client_to_the_pool_is_closed_by_its_last_user(
+    valkey_url: str, tmp_path: Path
+) -> None:
+    """A call that is still under way would open its connection anew, and nobody would close it."""
+    context = context_of({"AIBS_VALKEY_URL": valkey_url, "AIBS_DATA_DIR": str(tmp_path)})
+    link = PoolLink(context.settings)
+    await link.open()
+    held = link._held
+    assert held is not None
+    closed = asyncio.Event()
+    close = held.client.aclose
+
+    async def closing() -> None:
+        closed.set()
+        await close()
+
+    held.client.aclose = closing  # type: ignore[method-assign]
+    async with link.use() as client:
+        await link.drop()
+        assert not closed.is_set()
+        await client.time()
+    assert closed.is_set()
+    with pytest.raises(CoordinationUnavailable):
+        async with link.use():
+            pass
 
 
 @in_loop

@@ -12,7 +12,8 @@ import pytest
 import structlog
 
 from aibs import logs
-from aibs.gateway.control.placement_bodies import Denial, Placement, Refusal
+from aibs.gateway.context import ANYBODY
+from aibs.gateway.control.placement_bodies import Denial, Placement, PlacementBody, Refusal
 from tests.control_plane import environ_of, instance
 from tests.integration.in_loop import in_loop, until
 from tests.placement_desk import MODEL, desk
@@ -318,11 +319,10 @@ async def test_one_of_two_who_ask_for_the_same_may_leave(
         leaving, staying = (
             asyncio.create_task(place(one.client, "r1", wait_seconds=30)) for _ in range(2)
         )
-        flights = one.control._placements._flights
-        await until(lambda: [f.clients for f in flights._flights.values()] == [2])
+        await until(lambda: [flight.clients for flight in flights_of(one)] == [2])
         await waiting(table, 1)
         leaving.cancel()
-        await until(lambda: [f.clients for f in flights._flights.values()] == [1])
+        await until(lambda: [flight.clients for flight in flights_of(one)] == [1])
         assert (await give_back(one.client, first)).status_code == 204
         answer = await staying
         assert answer.status_code == 201
@@ -330,57 +330,50 @@ async def test_one_of_two_who_ask_for_the_same_may_leave(
         await table.nothing_left()
 
 
+async def leaves_at_the_grant(one: Instance, request_id: str) -> None:
+    """A client that is gone when its request was answered by the pool, and before it is told."""
+    placements = one.control._placements
+    asked = placements._asked(
+        ANYBODY, PlacementBody.model_validate({"request_id": request_id, "model": MODEL})
+    )
+    client = asyncio.create_task(placements._flights.grant(asked))
+    await until(lambda: request_id in [f.request.request_id for f in flights_of(one)])
+    (flight,) = flights_of(one)
+    assert flight.task is not None
+    flight.task.add_done_callback(lambda _: client.cancel())
+    with pytest.raises(asyncio.CancelledError):
+        await client
+
+
+def flights_of(one: Instance) -> list[Any]:
+    return list(one.control._placements._flights._flights.values())
+
+
+@in_loop
+async def test_a_grant_that_nobody_waits_for_any_more_is_given_back(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    async with served(valkey_url, namespace, tmp_path, slots=1) as (table, one):
+        await leaves_at_the_grant(one, "r1")
+
+        async def given_back() -> bool:
+            return bool(await table.events("LeaseReleased"))
+
+        await until_true(given_back, "the grant given back")
+        await table.nothing_left()
+
+
 @in_loop
 async def test_a_repetition_that_leaves_ends_nobodys_lease(
     valkey_url: str, namespace: str, tmp_path: Path
 ) -> None:
-    """The first answer is in somebody's hands: who asks again and is gone before it comes does not
-    take it away.
-    """
+    """The first answer is in somebody's hands."""
     async with served(valkey_url, namespace, tmp_path, slots=1) as (table, one):
         lease = await granted(one.client, "r1")
-        flights = one.control._placements._flights
-        request = None
-        for flight_began in range(30):
-            asking = asyncio.create_task(place(one.client, "r1"))
-            await asyncio.sleep(flight_began / 10_000)
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
-            if not await table.state.leases():
-                request = flight_began
-                break
-            await until(lambda: not flights._flights)
-        if request is not None:
-            # Its question was on the way when it left: that is a cancel, and is told as one.
-            refused(await beat(one.client, lease), 410, "released")
-        else:
-            assert (await beat(one.client, lease)).status_code == 200
-
-
-@in_loop
-async def test_a_grant_that_no_client_waits_for_any_more_is_given_back(
-    valkey_url: str, namespace: str, tmp_path: Path
-) -> None:
-    async with served(valkey_url, namespace, tmp_path, slots=1) as (table, one):
-        flights = one.control._placements._flights
-        backend = one.context.placer.backend
-        took, acquire = asyncio.Event(), backend.acquire
-
-        async def slowly(*args: Any, **named: Any) -> Any:
-            answer = await acquire(*args, **named)
-            took.set()
-            return answer
-
-        backend.acquire = slowly  # type: ignore[method-assign]
-        asking = asyncio.create_task(place(one.client, "r1"))
-        await took.wait()
-        # The grant is made, and its client is cut before it is told.
-        for flight in flights._flights.values():
-            assert flight.task is not None
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        backend.acquire = acquire  # type: ignore[method-assign]
-        await one.client.delete("/placements", params={"request_id": "r1"})
+        await leaves_at_the_grant(one, "r1")
+        await one.context.placer.endings.settle(1.0)
+        assert (await beat(one.client, lease)).status_code == 200
+        assert (await give_back(one.client, lease)).status_code == 204
         await table.nothing_left()
 
 
@@ -420,11 +413,16 @@ async def test_a_process_of_ours_that_asks_by_the_keys_name_keeps_its_lease(
     async with served(valkey_url, namespace, tmp_path, KEYED) as (table, one):
         ci = one.key("Zqci")
         placer = one.context.placer
-        async with placer.lease(model=MODEL, request_id="r1", requester="ci", timeout=0) as held:
+        asked = placer.lease(
+            model=MODEL, request_id="r1", requester="ci", priority="low", timeout=0
+        )
+        async with asked as held:
             forged = {"lease_id": held.lease_id, "token": held.grant.token}
             refused(await beat(ci, forged), 410, "unknown")
             refused(await give_back(ci, forged), 410, "unknown")
+            # With the very same parameters: it is the same request, and not this holder's.
             refused(await place(ci, "r1", priority="low"), 409, "request_conflict")
+            assert (await table.counts())["LeaseAcquired"] == 1
             assert held.error is None
             assert len(await table.state.leases()) == 1
         await table.nothing_left()
@@ -484,12 +482,28 @@ async def test_a_request_that_waits_at_one_instance_is_granted_at_another(
             asyncio.create_task(granted(at.client, "r1", wait_seconds=30)) for at in (one, two)
         ]
         await waiting(table, 1)
-        # Who does not wait is told so, and takes nobody's place.
-        refused(await place(two.client, "r2"), 503, "no_slot")
         await give_back(two.client, first)
         found = await asyncio.gather(*waits)
         assert found[0]["lease_id"] == found[1]["lease_id"]
         assert (await give_back(two.client, found[0])).status_code == 204
+        await table.nothing_left()
+
+
+@in_loop
+async def test_who_asks_for_the_same_without_waiting_takes_nobodys_place(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    async with (
+        served(valkey_url, namespace, tmp_path, slots=1) as (table, one),
+        instance(environ_of(table)) as two,
+    ):
+        first = await granted(one.client, "first")
+        asking = asyncio.create_task(granted(one.client, "r1", wait_seconds=30))
+        await waiting(table, 1)
+        refused(await place(two.client, "r1"), 503, "wait_timeout")
+        await two.context.placer.endings.settle(1.0)
+        await give_back(two.client, first)
+        assert (await give_back(two.client, await asking)).status_code == 204
         await table.nothing_left()
 
 

@@ -79,13 +79,13 @@ def _of_stamps(view: PoolView | None, now_ms: int | None) -> Iterator[Metric]:
     foreign = _gauge("aibs_node_foreign_bytes", "What others hold there.", node)
     own = _gauge("aibs_node_own_resident_bytes", "What our models hold there.", node)
     if view is not None and now_ms is not None:
-        for node_id, declared in view.fleet.nodes.items():
+        for node_id in view.fleet.nodes:
             label = (node_id,)
             cordoned.add_metric(label, view.cordoned(node_id, now_ms))
             tripped.add_metric(label, node_id in view.trips)
             stamp = view.stamps.get(node_id)
-            if stamp is None or stamp.base_url != declared["base_url"]:
-                # Never polled, or what is known is of the server that had this id before.
+            if stamp is None:
+                # Never polled under its present URL.
                 continue
             up.add_metric(label, stamp.failed_in_row == 0)
             if stamp.healthy is not None:
