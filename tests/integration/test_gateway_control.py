@@ -375,6 +375,15 @@ async def test_a_body_that_turns_out_too_large_is_answered_where_it_is_still_sen
             assert "AIBS_API_MAX_BODY_BYTES" in document["detail"]
             assert time.monotonic() - began_s < 5.0
 
+        async def pieces() -> AsyncIterator[bytes]:
+            for _ in range(60):
+                yield b"x" * 50_000
+
+        # This client sends all of it before it looks for an answer.
+        for _ in range(5):
+            answer = await one.client.post("/placements", content=pieces())
+            assert answer.status_code == 413
+
 
 @in_loop
 async def test_a_client_to_the_pool_is_closed_by_its_last_user(
