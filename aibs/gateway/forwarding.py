@@ -75,6 +75,13 @@ class Forwarder:
         ) as response:
             await self._require_served(lease, response, exchange)
             job.phase = "streaming"
+            if response.status < 300:
+                job.on_served()
+            elif exchange.started:
+                # With its places in the queue: what comes now must be of that stream.
+                lease.end_as("failed")
+                await exchange.answer(await self._small(response))
+                return
             self._meter.first_byte(lease.model, time.monotonic() - sent_s)
             await self._relay(lease, response, exchange)
             job.whole = True

@@ -11,6 +11,8 @@ from aibs.gateway.bodies import BadBody
 from aibs.gateway.policy import shaped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aibs.fleet import Worker
     from aibs.gateway.context import Phase
     from aibs.gateway.exchange import Exchange
@@ -42,6 +44,8 @@ class Job:
     """The last lease's node, by its URL, and the model as the roster spells it."""
     whole: bool = False
     """The node's answer was passed on to its end."""
+    on_served: Callable[[], object] = lambda: None
+    """Called when a node begins to serve it."""
 
     def body_for(self, worker: Worker, model: str) -> bytes:
         """What the node gets; `model` where the client did not name one as a node reads it."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aibs import logs
 from aibs.errors import FleetMismatch, LeaseLost, PlacementDenied
+from aibs.gateway.blame import Blame
 from aibs.gateway.denials import answer_to
 from aibs.gateway.failures import ModelMissing, NodeFailure
 
@@ -53,16 +54,20 @@ class Placing:
         """Have the job served, or tell its client why not. Raises ClientLeft, BrokenOff."""
         met: list[Met] = []
         until_s = time.monotonic() + job.wait_s
+        blame = Blame(self._health)
+        job.on_served = blame.served
         try:
             for attempt in range(ATTEMPTS_MAX):
                 wait_s = max(0.0, until_s - time.monotonic())
                 if await self._attempted(job, watch, met, attempt, wait_s):
                     return
-                if job.exchange.started or not self._may_retry(job, met):
+                if isinstance(met[-1], NodeFailure):
+                    blame.met(met[-1])
+                if not self._may_retry(job, met):
                     break
             await self._failed(job, met)
         finally:
-            self._judge(met, served=job.whole)
+            blame.over()
 
     async def _attempted(
         self, job: Job, watch: ClientWatch, met: list[Met], attempt: int, wait_s: float
@@ -78,8 +83,6 @@ class Placing:
             await self._attempt(job, watch, met, request_id, wait_s)
         except NodeFailure as failure:
             self._meter.upstream_failed(failure.node_id, failure.kind)
-            if failure.counts and failure.kind != "http_5xx":
-                self._health.failed(failure)
             met.append(failure)
             return False
         except ModelMissing as missing:
@@ -193,14 +196,6 @@ class Placing:
             return True
         # A connection that an idle node closed as we used it says nothing of the node.
         return isinstance(last, NodeFailure) and last.kind == "reset" and len(met) == 1
-
-    def _judge(self, met: list[Met], *, served: bool) -> None:
-        """Which error answers speak against their nodes: not those that every node gave."""
-        said = [one for one in met if isinstance(one, NodeFailure) and one.kind == "http_5xx"]
-        if served or len({one.node_id for one in said}) == 1:
-            for failure in said:
-                if failure.counts:
-                    self._health.failed(failure)
 
     # --- what the client is told
 
