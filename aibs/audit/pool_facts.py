@@ -149,6 +149,7 @@ async def _as_the_log_tells(
     assert isinstance(folded, Coordination)
     assert isinstance(capacity, Capacity)
     owner, declared = folded.ownership, folded.declared
+    polled = {node_id: stamp.observed_at_ms for node_id, stamp in parts.stamps.items()}
     return replace(
         facts,
         term=facts.term
@@ -167,7 +168,7 @@ async def _as_the_log_tells(
             last_id,
             folded.seq,
             None if reading.began is None else reading.began.upto_id,
-            {node.node_id: node for node in capacity.at(parts.now_ms)},
+            {node.node_id: node for node in capacity.at(parts.now_ms, polled)},
             tuple(differences_of(parts, folded)),
         ),
     )

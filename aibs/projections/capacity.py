@@ -12,6 +12,8 @@ from aibs.projections.engine import Fold
 from aibs.projections.node_capacity import NodeCapacity, closed_by, new_node, rests, see
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aibs.eventstore.events import Event
     from aibs.projections.engine import Handler
 
@@ -30,20 +32,26 @@ class Capacity(Fold):
 
     # --- what it says
 
-    def at(self, at_ms: int) -> tuple[NodeCapacity, ...]:
-        """Every node as it stands at that moment, by id."""
-        return tuple(self.node_at(node_id, at_ms) for node_id in sorted(self.nodes))
+    def at(self, at_ms: int, polled: Mapping[str, int] | None = None) -> tuple[NodeCapacity, ...]:
+        """Every node as it stands at that moment, by id. `polled` tells of each node's newest poll
+        when it began, where its caller knows of younger ones than the log.
+        """
+        known = polled or {}
+        return tuple(
+            self.node_at(node_id, at_ms, known.get(node_id, 0)) for node_id in sorted(self.nodes)
+        )
 
-    def node_at(self, node_id: str, at_ms: int) -> NodeCapacity:
+    def node_at(self, node_id: str, at_ms: int, polled_ms: int = 0) -> NodeCapacity:
         """One node. Raises KeyError where it was never heard of."""
         node = self.nodes[node_id]
+        seen_ms = max(node["seen_at_ms"], polled_ms)
         seen = node["residency"]
         leases = {
             lease_id: held
             for lease_id, held in node["leases"].items()
             if held["base_url"] == node["base_url"]
         }
-        draining = [one for one in node["draining"] if rests(node, one, at_ms)]
+        draining = [one for one in node["draining"] if rests(one, seen_ms, at_ms)]
         weights: dict[str, int] = {}
         for held in (*leases.values(), *draining):
             weights[held["key"]] = max(weights.get(held["key"], 0), held["weight_bytes"])
@@ -218,7 +226,7 @@ class Capacity(Fold):
             return
         node, held = found
         if held["base_url"] == node["base_url"]:
-            still = [one for one in node["draining"] if rests(node, one, event.at_ms)]
+            still = [one for one in node["draining"] if rests(one, node["seen_at_ms"], event.at_ms)]
             drain = {
                 "lease_id": data["lease_id"],
                 "key": held["key"],

@@ -51,16 +51,18 @@ def new_node(base_url: str) -> dict[str, Any]:
     }
 
 
-def rests(node: dict[str, Any], one: dict[str, Any], at_ms: int) -> bool:
+def rests(one: dict[str, Any], seen_at_ms: int, at_ms: int) -> bool:
     """A slot comes back after its time, once a poll that began after its lease's end answered."""
-    return bool(one["until_ms"] > at_ms or one["ended_at_ms"] >= node["seen_at_ms"])
+    return bool(one["until_ms"] > at_ms or one["ended_at_ms"] >= seen_at_ms)
 
 
 def see(node: dict[str, Any], observed_at_ms: int, at_ms: int) -> None:
     """A poll of the node, that the log tells of at `at_ms`."""
     node["seen_at_ms"] = max(node["seen_at_ms"], observed_at_ms)
     if node["draining"]:
-        node["draining"] = [one for one in node["draining"] if rests(node, one, at_ms)]
+        node["draining"] = [
+            one for one in node["draining"] if rests(one, node["seen_at_ms"], at_ms)
+        ]
 
 
 def closed_by(node: dict[str, Any], at_ms: int) -> list[str]:

@@ -135,6 +135,10 @@ def test_capacity_of_an_older_release_lets_slots_rest_for_their_time() -> None:
     ):
         capacity.apply(event)
     assert capacity.node_at("box-c", BACK_MS).slots_draining == 1, "no later poll was seen"
+    # Who knows of polls that the log does not tell of, says so.
+    for polled_ms, draining in ((ENDED_MS, 1), (ENDED_MS + 1, 0)):
+        (node,) = capacity.at(BACK_MS, {"box-c": polled_ms})
+        assert node.slots_draining == draining
     old = capacity.document()
     old["version"] = 1
     for node in old["state"]["nodes"].values():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aibs.projections.coordination import Coordination
 from aibs.replay.what_if.reader import Reader
+from tests import recorded_events as events
 from tests.what_if_histories import FLEET, GB, LARGE, SMALL, acquired, event
 
 if TYPE_CHECKING:
@@ -166,3 +168,24 @@ def test_each_request_carries_the_end_that_the_log_tells() -> None:
         (None, ""),
         ("denied", ""),
     ]
+
+
+def test_a_range_begins_with_what_was_held_drained_and_waited_for() -> None:
+    state = Coordination()
+    state.engine.apply_all(
+        [
+            events.declared(1, 80_000),
+            events.acquired(2, 90_000, 1, drain_ms=10_000),
+            events.acquired(3, 91_000, 2),
+            events.ended(4, 100_000, number=1),
+        ]
+    )
+    reader = Reader(FLEET, 104_000)
+    reader.begin_with(state)
+    reader.feed(events.ended(5, 110_000, "LeaseReleased", number=2))
+    told = reader.done()
+    assert [(one.at_ms, one.work_ms, one.counted) for one in told.arrivals] == [
+        (104_000, 6_000, False),
+        (104_000, 6_000, False),
+    ]
+    assert told.tally.requests == 0

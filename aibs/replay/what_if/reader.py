@@ -38,7 +38,9 @@ class Reader:
         self._started = fleet is not None
 
     def begin_with(self, state: Coordination) -> None:
-        """What is there when the range begins: nodes as last seen, cordons, leases, waiters."""
+        """What is there when the range begins: nodes as last seen, cordons, leases, slots that
+        drain, waiters.
+        """
         at_ms = self._found.begins_ms
         self._marks.restore(state.marks.document())
         for name in self._marks.weights:
@@ -64,6 +66,10 @@ class Reader:
             arrival.key, arrival.counted = lease["key"], False
             arrival.drain_ms, arrival.node_id = lease["drain_ms"], lease["node_id"]
             self._held[lease_id] = (arrival, at_ms)
+        for slot in state.drains.draining(at_ms):
+            resting = {"environment": "", "class": "high"}
+            arrival = self._arrive(at_ms, lane_name(slot.key, None), resting, None)
+            arrival.counted, arrival.work_ms = False, max(0, slot.until_ms - at_ms)
         for key, waiter in sorted(state.queue.live_part()["waiters"].items()):
             wait_ms = max(0, waiter["wait_deadline_ms"] - at_ms)
             arrival = self._arrive(at_ms, waiter["lane"], waiter, wait_ms)
