@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aibs.codec import dumps
@@ -14,6 +15,23 @@ from tests.property.placed_histories import Walk
 if TYPE_CHECKING:
     from aibs.eventstore.snapshots import SnapshotInfo, Trimmed
     from aibs.history import Reading
+
+
+class StillClock:
+    """A keeper's: nothing is waited for."""
+
+    def boottime_ms(self) -> int:
+        """Always the same."""
+        return 0
+
+    def wall_ms(self) -> int:
+        """Always the same."""
+        return 0
+
+    async def sleep(self, seconds: float) -> None:
+        """Others have their turn."""
+        await asyncio.sleep(min(seconds, 0.001))
+
 
 LONG_MS = 10**12
 MUCH = 2**50

@@ -315,6 +315,27 @@ async def test_leaks_and_status_execute_no_command_that_could_write(tmp_path: Pa
 
 
 @in_loop
+async def test_a_drain_that_was_taken_away_by_hand_is_reported_and_fails_the_check(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    async with scene(valkey_url, namespace, tmp_path) as pool:
+        gone = await pool.grant(8, ttl_ms=1)
+        async with asyncio.timeout(ENDING_S):
+            while not await pool.events("LeaseExpired"):
+                await pool.pool.call("reap", ORDER)
+        _, document = await pool.leaks()
+        assert document["counts"]["draining"] == 1
+        assert document["differences"] == []
+        client = cast("Any", pool.pool.client)
+        await client.delete(pool.pool.keys.key("drains"))
+        status, document = await pool.leaks()
+        assert status == 1
+        assert document["differences"] == [
+            f"The drain of lease {gone} is told by the log, and is not live."
+        ]
+
+
+@in_loop
 async def test_a_live_key_changed_by_hand_is_reported_and_fails_the_check(
     valkey_url: str, namespace: str, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ from aibs.monitor.keeper import Keeper, KeepingRules, base_for_trim
 from aibs.placement.values import Granted, Queued
 from aibs.projections import digest
 from tests.integration.in_loop import in_loop, until
-from tests.kept_world import LONG_MS, MUCH, KeptWorld, folded
+from tests.kept_world import LONG_MS, MUCH, KeptWorld, StillClock, folded
 from tests.property.placement_world import key_of, request
 from tests.tcp_proxy import TcpProxy
 from tests.valkey_server import ValkeyServer
@@ -298,20 +298,9 @@ def test_an_entry_that_is_no_event_stops_the_trim_and_breaks_nothing(kept: KeptW
 # --- the keeper
 
 
-class _Clock:
-    def boottime_ms(self) -> int:
-        return 0
-
-    def wall_ms(self) -> int:
-        return 0
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(min(seconds, 0.001))
-
-
 def _keeper(kept: KeptWorld, rules: KeepingRules) -> Keeper:
     world = kept.world
-    return Keeper(world.pool, world.log, "owner", world.fence, rules, _Clock())
+    return Keeper(world.pool, world.log, "owner", world.fence, rules, StillClock())
 
 
 @pytest.mark.parametrize("seed", range(2))
