@@ -35,6 +35,7 @@ class NodeHealth:
         self._trip_after = trip_after
         self._failures: dict[str, int] = {}
         self._missing: dict[tuple[str, str], int] = {}
+        self._closing: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = logs.get("aibs.gateway.health")
 
@@ -57,12 +58,18 @@ class NodeHealth:
             self._failures.pop(failure.node_id, None)
             times = "1 request" if count == 1 else f"{count} requests in a row"
             why = f"{times} failed there, the last one: {failure.detail}"[:WHY_MAX]
+            self._closing.add(failure.node_id)
             self._start(self._close(failure.node_id, why))
 
     def misses(self, node_id: str, key: str) -> None:
         """The node has not that model."""
         self._missing[node_id, key] = self._clock.boottime_ms() + MISSING_FOR_MS
         self._log.warning("model_not_on_node", node_id=node_id, model=key)
+
+    @property
+    def closing(self) -> frozenset[str] | set[str]:
+        """The nodes that are being closed: the pool is told, and has not answered."""
+        return self._closing
 
     def missing_on(self, key: str) -> tuple[str, ...]:
         """Nodes that lately had not that model."""
@@ -87,5 +94,9 @@ class NodeHealth:
         task.add_done_callback(self._tasks.discard)
 
     async def _close(self, node_id: str, why: str) -> None:
-        tripped = await self._trip(node_id, why)
+        try:
+            tripped = await self._trip(node_id, why)
+        finally:
+            # From here on it is the pool that says so; or it is as open as before.
+            self._closing.discard(node_id)
         self._log.error("node_tripped", node_id=node_id, why=why, new=bool(tripped))

@@ -183,7 +183,7 @@ class Placing:
 
     def _avoided(self, target: Target, met: list[Met]) -> tuple[str, ...]:
         """Nodes that this request must not get, as long as others remain."""
-        avoided = {one.node_id for one in met}
+        avoided = {one.node_id for one in met} | self._health.closing
         if len({worker.key for worker in target.workers}) == 1:
             avoided |= set(self._health.missing_on(target.workers[0].key))
         if not avoided:
