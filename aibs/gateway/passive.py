@@ -67,7 +67,7 @@ class NodeHealth:
         self._log.warning("model_not_on_node", node_id=node_id, model=key)
 
     @property
-    def closing(self) -> frozenset[str] | set[str]:
+    def closing(self) -> set[str]:
         """The nodes that are being closed: the pool is told, and has not answered."""
         return self._closing
 
