@@ -113,3 +113,17 @@ def cut_world(directory: Path, valkey_url: str, **settings: str) -> World:
 
 
 _EMBEDS: Final[dict[str, Any]] = {"kind": "embedding", "loaded": True, "max_context": 2048}
+
+
+def twin_world(directory: Path, valkey_url: str, *, slots: int = 1, **settings: str) -> World:
+    """Two scripted nodes with one model, by default with one slot each."""
+    return World(
+        directory,
+        valkey_url,
+        tuple(
+            Box(name, (SimModel(SCRIPTED, GB),), slots=slots, scripted=True)
+            for name in ("box-a", "box-b")
+        ),
+        [next(worker for worker in ROSTER if worker["model"] == SCRIPTED)],
+        settings={"API_TRIP_AFTER_FAILURES": "1000", **settings},
+    )
