@@ -55,6 +55,9 @@ FORWARDED: Final = (
 )
 
 LEFT_STATUS: Final = 499
+LAST_WORDS_S: Final = 2.0
+"""How long a client that the gateway leaves may take to read why."""
+
 DROP: Final = "aibs.drop"
 """The extension of ASGI by which the server drops a connection at once."""
 
@@ -88,7 +91,7 @@ class ForwardedRoute:
             return
         began_s = time.monotonic()
         meter.began(path)
-        told = _Told(send)
+        told = _Told(send, scope)
         job: Job | None = None
         span: Any = None
         try:
@@ -102,11 +105,11 @@ class ForwardedRoute:
             task = asyncio.current_task()
             if not self._plane.stopping or task is None or task.uncancel():
                 raise
-            await self._fail(job, told, STOPPING, "gateway_stopping", 503)
+            await self._last_words(job, told)
         except ClientLeft:
             meter.client_left(job.phase if job is not None else "queued")
             told.status = LEFT_STATUS
-            drop(scope)
+            told.drop()
         except BrokenOff:
             # Not ended: the server closes the connection, and the client sees that it has not all.
             pass
@@ -155,8 +158,18 @@ class ForwardedRoute:
                 await job.exchange.fail(sentence, reason, status)
             elif not told.status:
                 await send_error(told, self._path.path, sentence, reason, status)
-        except (BrokenOff, ClientLeft):
+        except BrokenOff:
             return
+        except ClientLeft:
+            told.drop()
+
+    async def _last_words(self, job: Job | None, told: _Told) -> None:
+        """Say that the gateway stops, to a client that listens."""
+        try:
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._fail(job, told, STOPPING, "gateway_stopping", 503)
+        except TimeoutError:
+            told.drop()
 
     async def _job(self, scope: Scope, receive: Receive, send: Send) -> Job | None:
         """The job; None where the request is answered already. Raises NotAsked, NoTarget, BadBody,
@@ -198,19 +211,19 @@ class ForwardedRoute:
         )
 
 
-def drop(scope: Scope) -> None:
-    """Drop the connection. A server that closed it would first wait until all was read."""
-    dropped = scope.get("extensions", {}).get(DROP)
-    if dropped is not None:
-        dropped()
-
-
 class _Told:
     """Passes messages on, and keeps the status that the client got."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, scope: Scope) -> None:
         self.status = 0
         self._send = send
+        self._scope = scope
+
+    def drop(self) -> None:
+        """Drop the connection. A server that closed it would first wait until all was read."""
+        dropped = self._scope.get("extensions", {}).get(DROP)
+        if dropped is not None:
+            dropped()
 
     async def __call__(self, message: Any) -> None:
         if message["type"] == "http.response.start":
