@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from aibs.gateway.context import Caller
     from aibs.gateway.endings import Format
     from aibs.gateway.failures import NodeAnswer
+    from aibs.gateway.translated import ReadEnd, TranslatedResponse
     from aibs.gateway.upstream import Headers, NodeResponse
 
     Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -61,7 +62,7 @@ class Exchange:
         self.limit = Limit()
         self._send = send
         self._stall_s = stall_s
-        self._end: NdjsonEnd | SseEnd | WholeEnd = _end_for(format_, path)
+        self._end: NdjsonEnd | SseEnd | WholeEnd | ReadEnd = _end_for(format_, path)
         self._left: int | None = None
         self._held = b""
         self._finished = False
@@ -82,11 +83,12 @@ class Exchange:
         self.extra = [pair for pair in self.extra if pair[0] != key]
         self.extra.append((key, value.encode("latin-1", "replace")))
 
-    async def start(self, response: NodeResponse) -> None:
+    async def start(self, response: NodeResponse | TranslatedResponse) -> None:
         """Pass a node's status and headers on."""
         headers = response.headers()
         length = next((value for name, value in headers if name == b"content-length"), None)
         self._left = int(length) if length is not None and length.isdigit() else None
+        self._end = response.end or self._end
         if self.started:
             return
         if self.format != "whole" and response.content_type == "application/json":

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from aibs.gateway.exchange import Exchange
     from aibs.gateway.job import Job
     from aibs.gateway.passive import NodeHealth
+    from aibs.gateway.translated import TranslatedResponse
     from aibs.gateway.upstream import NodeResponse, Upstream
     from aibs.gateway.watch import ClientWatch
     from aibs.placement import HeldLease
+
+    Response = NodeResponse | TranslatedResponse
 
 ERROR_BODY_MAX: Final = 1 << 16
 WHOLE_ANSWER_FACTOR: Final = 5
@@ -56,6 +59,7 @@ class Forwarder:
         Raises NodeFailure and ModelMissing while nothing was passed on, ClientLeft; what fails
         later is told to the client, and the lease then ends as failed.
         """
+        sending = job.sending_to(worker, lease.model)
         job.phase = "loading"
         await self._prepare(lease, watch)
         job.phase = "before_first_byte"
@@ -67,12 +71,13 @@ class Forwarder:
         async with self._upstream.answer(
             lease.node_id,
             "POST",
-            lease.node_base_url + exchange.path,
+            lease.node_base_url + sending.path,
             job.headers,
-            job.body_for(worker, lease.model),
+            sending.body,
             job.exchange.limit,
             first_byte_s=limit_s,
-        ) as response:
+        ) as raw:
+            response = await sending.read(raw, self._silence_s)
             await self._require_served(lease, response, exchange)
             job.phase = "streaming"
             if response.status < 300:
@@ -122,7 +127,7 @@ class Forwarder:
             raise load_failure(lease, failed) from failed
 
     async def _require_served(
-        self, lease: HeldLease, response: NodeResponse, exchange: Exchange
+        self, lease: HeldLease, response: Response, exchange: Exchange
     ) -> None:
         """Raises NodeFailure, ModelMissing for an answer that another node may better."""
         status = response.status
@@ -142,17 +147,17 @@ class Forwarder:
                 f"status {status}: {error_text(answer.body)}",
                 answer=answer if status >= 500 else None,
             )
-        if status == 404 and response.content_type == "application/json":
+        if response.model_missing:
             raise ModelMissing(lease.node_id, lease.model_key, await self._small(response))
 
-    async def _small(self, response: NodeResponse) -> NodeAnswer:
+    async def _small(self, response: Response) -> NodeAnswer:
         try:
             body = await response.whole(ERROR_BODY_MAX, self._silence_s)
         except NodeFailure:
             body = response.first
         return NodeAnswer(response.status, response.content_type or "text/plain", body or b"")
 
-    async def _relay(self, lease: HeldLease, response: NodeResponse, exchange: Exchange) -> None:
+    async def _relay(self, lease: HeldLease, response: Response, exchange: Exchange) -> None:
         await exchange.start(response)
         chunk = response.first
         try:

@@ -198,7 +198,7 @@ class ForwardedRoute:
             caller,
             stall_s=self._stall_s,
         )
-        return Job(
+        job = Job(
             exchange,
             target,
             fields,
@@ -209,6 +209,8 @@ class ForwardedRoute:
             wait_s,
             wishes.tells_place and format_ != "whole",
         )
+        job.require_carried()
+        return job
 
 
 class _Told:

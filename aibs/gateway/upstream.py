@@ -173,6 +173,12 @@ class NodeResponse:
         self._content = raw.content
         self._first = b""
         self._silence_s = 0.0
+        self.end: None = None
+
+    @property
+    def model_missing(self) -> bool:
+        """Whether the node has not the model: a missing route is told as text."""
+        return self.status == 404 and self.content_type == "application/json"
 
     @property
     def content_type(self) -> str:
