@@ -42,8 +42,16 @@ def run(settings: Settings, sock: socket.socket, count: int, *, arguments: list[
 async def _run(settings: Settings, sock: socket.socket, count: int, arguments: list[str]) -> None:
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
+    workers: list[_Worker] = []
+
+    def stop() -> None:
+        if told.is_set():
+            for worker in workers:
+                worker.hasten()
+        told.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stop)
     metrics_dir = tempfile.mkdtemp(prefix="aibs-gateway-metrics-")
     sock.set_inheritable(True)
     environment = {
@@ -55,7 +63,6 @@ async def _run(settings: Settings, sock: socket.socket, count: int, arguments: l
     log.info("workers_started", count=count)
     try:
         async with AsyncExitStack() as stack:
-            workers = []
             for place in range(count):
                 own = {**environment, MONITORS: "1"} if place == 0 else environment
                 worker = _Worker(f"worker {place}", arguments, own, sock.fileno(), settings)
@@ -63,6 +70,8 @@ async def _run(settings: Settings, sock: socket.socket, count: int, arguments: l
                 workers.append(worker)
             tasks = [asyncio.create_task(worker.keep(), name=worker.name) for worker in workers]
             await told.wait()
+            # Else its queue would take connections that nobody serves.
+            sock.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -113,11 +122,15 @@ class _Worker:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
+    def hasten(self) -> None:
+        """Have it end what it still drains."""
+        if self._child is not None:
+            self._child.signal(signal.SIGTERM)
+
     async def close(self) -> None:
-        """Have it drain and end."""
-        child, self._child = self._child, None
-        if child is not None:
-            await child.end()
+        """Have it drain and end. May be repeated."""
+        if self._child is not None:
+            await self._child.end()
 
 
 def _pass_on(line: str) -> None:
