@@ -109,11 +109,18 @@ def tied(script: str, grace_s: float) -> subprocess.Popen[bytes]:
     )
 
 
+def begun(script: str, grace_s: float) -> subprocess.Popen[bytes]:
+    """One that has printed its first line."""
+    process = tied(script, grace_s)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
 def left_alone(process: subprocess.Popen[bytes]) -> int:
     """Close its pipes, as the parent's death does. How it ended."""
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdout.readline()
     process.stdout.close()
     process.stdin.close()
     try:
@@ -123,7 +130,7 @@ def left_alone(process: subprocess.Popen[bytes]) -> int:
 
 
 def test_a_child_that_hears_nobody_any_more_ends_as_if_it_had_been_told() -> None:
-    process = tied("print(1, flush=True); import time; time.sleep(60)", grace_s=20)
+    process = begun("print(1, flush=True); import time; time.sleep(60)", grace_s=20)
     assert left_alone(process) == -signal.SIGTERM
 
 
@@ -133,7 +140,7 @@ def test_a_child_that_does_not_end_when_it_is_left_alone_kills_itself() -> None:
         "print(1, flush=True); time.sleep(60)"
     )
     began_s = time.monotonic()
-    assert left_alone(tied(stubborn, grace_s=0.2)) == -signal.SIGKILL
+    assert left_alone(begun(stubborn, grace_s=0.2)) == -signal.SIGKILL
     assert time.monotonic() - began_s < GIVE_UP_S
 
 
@@ -143,11 +150,11 @@ def test_a_child_that_is_left_alone_may_still_write_where_nobody_reads() -> None
         "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'x'), os._exit(7))); "
         "print(1, flush=True); signal.pause()"
     )
-    assert left_alone(tied(script, grace_s=20)) == 7
+    assert left_alone(begun(script, grace_s=20)) == 7
 
 
 def test_only_who_is_told_to_is_tied_and_its_own_children_are_not() -> None:
-    script = f"import os; print(os.environ.get({TIED!r}), flush=True)"
-    process = tied(script, grace_s=20)
-    out, _ = process.communicate(timeout=GIVE_UP_S)
-    assert out.strip() == b"None"
+    process = tied(f"import os; print(os.environ.get({TIED!r}), flush=True); input()", grace_s=20)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == b"None"
+    left_alone(process)
