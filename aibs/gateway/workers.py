@@ -129,8 +129,10 @@ class _Worker:
 
     async def close(self) -> None:
         """Have it drain and end. May be repeated."""
-        if self._child is not None:
-            await self._child.end()
+        child = self._child
+        if child is not None:
+            await child.end()
+            self._child = None
 
 
 def _pass_on(line: str) -> None:
