@@ -74,7 +74,11 @@ class RawClient:
             # Before the connection is made: the window is agreed on then.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self._socket.settimeout(PATIENCE_S)
-        self._socket.connect((parts.hostname or "", parts.port or 80))
+        try:
+            self._socket.connect((parts.hostname or "", parts.port or 80))
+        except BaseException:
+            self._socket.close()
+            raise
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._unread = b""
         self._answer: Answer | None = None

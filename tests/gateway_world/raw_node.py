@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from aibs.codec import dumps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
 Then = Literal["keep", "close", "reset", "hold"]
@@ -127,9 +127,18 @@ class RawNode:
 
     def permit(self, pieces: int = 1) -> None:
         """Let so many more pieces of paced plays go. From any thread."""
-        assert self._loop is not None
-        for _ in range(pieces):
-            self._loop.call_soon_threadsafe(self._permits.release)
+        self.gate()(pieces)
+
+    def gate(self) -> Callable[[int], None]:
+        """`permit` for what plays now, whatever is played later."""
+        loop, permits = self._loop, self._permits
+        assert loop is not None
+
+        def let(pieces: int) -> None:
+            for _ in range(pieces):
+                loop.call_soon_threadsafe(permits.release)
+
+        return let
 
     def accept(self) -> None:
         """Take connections, again after `stop_accepting`."""
@@ -212,9 +221,10 @@ class RawNode:
         return False
 
     async def _send(self, play: Play, call: Call, writer: asyncio.StreamWriter) -> None:
+        permits = self._permits
         for piece in play.pieces:
             if play.paced:
-                await self._permits.acquire()
+                await permits.acquire()
             writer.write(piece)
             await writer.drain()
         call.answered.set()
