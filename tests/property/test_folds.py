@@ -325,6 +325,17 @@ def test_an_older_version_is_lifted_before_it_is_folded(
         replace(old(event), data={}) if event.type == "OwnerElected" else event for event in events
     ]
     assert fold(damaged).unread >= 1
+    # What is lifted is looked at like any other: no fold hears of a fence that is text.
+    wrong = [
+        replace(old(event), data={**old(event).data, "fence": "4"})
+        if event.type == "OwnerElected"
+        else event
+        for event in events
+    ]
+    found = fold(wrong)
+    assert found.unread >= 1
+    assert "fence is text" in found.last_unread
+    assert found.ownership.elections == 0
 
 
 def test_folding_on_leaves_the_state_it_began_from_as_it_was(

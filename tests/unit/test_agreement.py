@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from aibs.eventstore.placement_state import Drain, LiveParts
-from aibs.eventstore.state import Stamp
-from aibs.history.agreement import differences_of_drains
+from aibs.eventstore.state import PoolState, Stamp
+from aibs.history.agreement import (
+    DIFFERENCES_MAX,
+    differences_of,
+    differences_of_drains,
+    residency_notes,
+)
 from aibs.projections.coordination import Coordination
 from tests.recorded_events import acquired, declared, ended, observed
 
@@ -30,6 +36,7 @@ def folded(*, lapsed: bool = True) -> Coordination:
 def live(*drains: Drain, now_ms: int = 101_000, seen_ms: int | None = 99_000) -> LiveParts:
     parts: dict[str, Any] = {name: {} for name in LiveParts.__dataclass_fields__}
     stamps = {} if seen_ms is None else {"box-c": stamp(seen_ms)}
+    parts |= dict.fromkeys(("pool", "term", "fleet"))
     return LiveParts(**{**parts, "now_ms": now_ms, "drains": drains, "stamps": stamps})
 
 
@@ -106,3 +113,31 @@ def test_what_differs_is_named() -> None:
     assert differences_of_drains(live(other), state) == [
         "The drain of lease l1 differs from what the log tells, in node_id, until_ms."
     ]
+
+
+def test_a_log_that_ends_elsewhere_or_has_holes_is_a_difference() -> None:
+    state = folded()
+    pool = PoolState("p", "1", "r", "open", 0, state.seq + 1, state.last_id, None)
+    found = differences_of(replace(live(), pool=pool), state)
+    assert f"The log ends at number {state.seq}, the pool at {state.seq + 1}." in found
+    state.apply(observed(9, ENDED_MS + 1, ENDED_MS + 1))
+    assert "The log has 1 holes in its numbers." in differences_of(live(), state)
+
+
+def test_of_very_many_differences_the_first_are_told_and_the_rest_counted() -> None:
+    many = {f"k{n:03}": n for n in range(100)}
+    found = differences_of(replace(live(), acks=many), Coordination())
+    assert len(found) == DIFFERENCES_MAX + 1
+    assert found[-1] == f"And {100 - DIFFERENCES_MAX} more differences."
+
+
+def test_a_model_under_another_name_is_resident_for_the_lease_that_wants_it() -> None:
+    key = "registry.ollama.ai/library/llama3:8b"
+    model = {"name": "copy:1", "key": "copy", "ownership": "own", "roster_keys": [key]}
+    lease = {"node_id": "box-c", "key": key}
+    parts = replace(live(), nodes={"box-c": {"models": [model]}}, leases={"l1": lease})
+    assert residency_notes(parts) == []
+    (note,) = residency_notes(replace(parts, leases={}))
+    assert (note.kind, note.model) == ("resident_unleased", "copy:1")
+    (note,) = residency_notes(replace(parts, nodes={}))
+    assert note.kind == "leased_not_resident"
