@@ -327,6 +327,70 @@ def test_tools_and_options_reach_the_node_with_the_worker_s_context(
     assert set(sent) == {"model", "messages", "stream", "options", "tools", "keep_alive"}
 
 
+# --- responses
+
+
+def test_a_response_is_answered_whole_and_streamed(compatible: openai.OpenAI) -> None:
+    answer = compatible.responses.create(model=OWN, input="hi", instructions="Be brief.")
+    assert (answer.output_text, answer.status, answer.instructions) == (
+        ANSWER,
+        "completed",
+        "Be brief.",
+    )
+    assert answer.usage is not None
+    assert answer.usage.output_tokens == 8
+    events = list(compatible.responses.create(model=OWN, input=HI, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type for event in events]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[4:-4] == ["response.output_text.delta"] * 8
+    last = events[-1]
+    assert last.type == "response.completed"
+    assert last.response.output_text == ANSWER
+
+
+def test_the_client_s_own_reader_of_responses_puts_the_events_together(
+    compatible: openai.OpenAI, raw: RawNode
+) -> None:
+    call = {"id": "call_7", "function": {"name": "weather", "arguments": {"town": "Oslo"}}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    thought = {"role": "assistant", "content": "", "thinking": "so"}
+    lines = [piece("", message=thought), piece("I "), piece("look"), piece("", message=message)]
+    raw.plays(streamed(*lines, END))
+    with compatible.responses.stream(model=SCRIPTED, input="hi") as stream:
+        for _ in stream:
+            pass
+        found = stream.get_final_response()
+    assert [item.type for item in found.output] == ["reasoning", "message", "function_call"]
+    assert found.output_text == "I look"
+    called: Any = found.output[-1]
+    assert (called.call_id, called.arguments) == ("call_7", '{"town":"Oslo"}')
+
+
+def test_a_response_that_is_cut_says_so(compatible: openai.OpenAI) -> None:
+    answer = compatible.responses.create(model=OWN, input="hi", max_output_tokens=2)
+    assert (answer.status, answer.output_text) == ("incomplete", "token1 token2")
+    stream = compatible.responses.create(model=OWN, input="hi", max_output_tokens=2, stream=True)
+    assert [event.type for event in stream][-1] == "response.incomplete"
+
+
+def test_a_response_that_fails_in_mid_stream_is_told(
+    world: World, compatible: openai.OpenAI, raw: RawNode
+) -> None:
+    mark = world.evidence.mark()
+    for last in ([{"error": "the runner stopped"}], []):
+        raw.plays(streamed(piece("a"), *last))
+        with pytest.raises(openai.APIError, match=r"the runner stopped|without its end"):
+            list(compatible.responses.create(model=SCRIPTED, input="hi", stream=True))
+    world.wait_idle()
+    assert world.evidence.outcomes(mark) == {"failed": 2}
+
+
 # --- streams
 
 
@@ -481,6 +545,8 @@ def test_errors_of_the_node_come_in_openai_s_form(
         ("/v1/chat/completions", {"messages": HI, "max_tokens": "2"}, "max_tokens"),
         ("/v1/completions", {"prompt": [1, 2]}, "prompt"),
         ("/v1/embeddings", {"input": [1, 2]}, "input"),
+        ("/v1/responses", {"input": "hi", "previous_response_id": "r"}, "previous_response_id"),
+        ("/v1/responses", {"input": "hi", "tools": [{"type": "web_search"}]}, "tools[0].type"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format"),
     ],
 )

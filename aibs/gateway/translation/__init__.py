@@ -10,6 +10,9 @@ reloads a model that was loaded with another one (ollama.md §1.8, §3.5). The n
     chat.py         /v1/chat/completions  ->  /api/chat
     completion.py   /v1/completions       ->  /api/generate
     embeddings.py   /v1/embeddings        ->  /api/embed
+    turns.py        /v1/responses         ->  /api/chat, the request
+    responses.py    the same, the answer
+    output.py       what that consists of, item by item
     stream.py       lines in, events out
 
 It decides what a request means on the native route, as Ollama's own middleware decides it, and how

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aibs.gateway.bodies import BadBody
 from aibs.gateway.translation.chat import ChatAnswer, chat_fields, wants_usage
 from aibs.gateway.translation.completion import CompletionAnswer, completion_fields
 from aibs.gateway.translation.embeddings import (
@@ -13,6 +12,8 @@ from aibs.gateway.translation.embeddings import (
     embeddings_fields,
     encoding_of,
 )
+from aibs.gateway.translation.responses import ResponsesAnswer
+from aibs.gateway.translation.turns import responses_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,4 +59,8 @@ def native_request(path: str, fields: dict[str, Any]) -> NativeRequest:
             return NativeRequest(
                 "/api/embed", embeddings_fields(fields), lambda e: EmbeddingsAnswer(e, encoding)
             )
-    raise BadBody(f"{path} is not served for a model that has a context of its own")
+        case "/v1/responses":
+            return NativeRequest(
+                "/api/chat", responses_fields(fields), lambda e: ResponsesAnswer(e, fields)
+            )
+    raise ValueError(f"{path} is no route of OpenAI's")
