@@ -19,7 +19,7 @@ one machine runs everything. A child that dies is started again. Ctrl-C and SIGT
 order: the gateway finishes or cancels its requests, then the monitor, then the server. The
 children's log goes to standard error.
 
-Exit status: 0 stopped in good order; 1 a child had to be killed, or died again and again;
+Exit status: 0 stopped in good order; 1 a child ended otherwise, or died again and again;
 2 settings, the port or the data directory cannot be used; 3 the server could not be reached.
 
 Example: aibs up --port 11434

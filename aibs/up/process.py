@@ -32,7 +32,7 @@ NAME_WIDTH = 7
 def run(
     host: str | None, port: int | None, exit_after_s: float | None, echo: Callable[[str], None]
 ) -> int:
-    """Run until told to stop. Returns the exit status: 0, or 1 where a child had to be killed.
+    """Run until told to stop. Returns the exit status: 0, or 1 after a disorderly end.
 
     Raises ConfigurationError, CoordinationUnavailable, ChildGivenUp; by then all has ended.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -26,6 +27,9 @@ GATEWAY_MARGIN_S = 10.0
 
 SERVER_LOOK_EVERY_S = 1.0
 
+IN_GOOD_ORDER = (0, -signal.SIGTERM)
+"""The latter: told so early that it held nothing yet."""
+
 
 class ChildGivenUp(AibsError):
     """A child ended again and again, or cannot run with these settings."""
@@ -48,7 +52,7 @@ class Tree:
         self._server: EmbeddedValkey | None = None
         self.children: dict[str, Child] = {}
         self.clean = True
-        """Whether nothing had to be killed."""
+        """Whether every child ended in good order."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -142,9 +146,9 @@ class Tree:
         was_running = child.running
         await child.end()
         if was_running:
-            self.clean = self.clean and not child.killed
             status = child.status
             assert status is not None
+            self.clean = self.clean and not child.killed and status in IN_GOOD_ORDER
             self._log.info("child_stopped", child=name, how=how_it_ended(status))
 
 

@@ -47,4 +47,4 @@ def ending(*, clean: bool) -> str:
     """How it ended."""
     if clean:
         return "Stopped: every lease and the term were given back."
-    return "Stopped; a child had to be killed, and its leases end by their deadlines."
+    return "Stopped; not every child ended in good order: its leases end by their deadlines."
