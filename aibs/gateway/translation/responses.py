@@ -70,7 +70,7 @@ class ResponsesAnswer:
         given, made = count(document, "prompt_eval_count"), count(document, "eval_count")
         response["usage"] = {
             "input_tokens": given,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": made,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": given + made,
