@@ -263,8 +263,10 @@ def test_a_node_s_refusal_behind_places_is_told_in_that_stream(
         full[0].close()
         answer = client.answer()
     assert answer.whole
+    assert answer.body.endswith(b"\n")
     rest = answer.body[len(place) :].rstrip(b"\n")
     if path.startswith("/v1/"):
+        assert rest.startswith(b"data: ")
         assert loads(rest.removeprefix(b"data: "))["error"]["message"] == "too long"
     else:
         assert loads(rest)["error"] == "too long"
