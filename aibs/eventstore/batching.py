@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CALLS_MAX: Final = 64
 """In one round trip: some milliseconds of the server's time, in which nobody else is served."""
 
+CLOSED: Final = "the client is closed"
 AT_ONCE_MAX: Final = 2
 """Round trips at a time: one is answered while the next is on its way."""
 
@@ -47,6 +48,7 @@ class BatchingClient:
         self._waiting: deque[tuple[tuple[Any, ...], asyncio.Future[Any]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._due = False
+        self._closed = False
         self._idle: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -54,6 +56,8 @@ class BatchingClient:
 
     async def evalsha(self, sha: str, numkeys: int, *keys_and_args: str | int | bytes) -> Any:
         """As the client's; a cancelled call may have been done."""
+        if self._closed:
+            raise RedisConnectionError(CLOSED)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((("EVALSHA", sha, numkeys, *keys_and_args), answer))
@@ -64,13 +68,14 @@ class BatchingClient:
         return await answer
 
     async def aclose(self) -> None:
-        """Give up what is on its way, and close the client."""
+        """Give up what is on its way, and close the client. May be repeated."""
+        self._closed = True
+        for _, answer in self._waiting:
+            _fail(answer, RedisConnectionError(CLOSED))
+        self._waiting.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for _, answer in self._waiting:
-            _fail(answer, RedisConnectionError("the client is closed"))
-        self._waiting.clear()
         await self._drop(self._idle)
         await self._client.aclose()
 
@@ -99,7 +104,7 @@ class BatchingClient:
         except (RedisError, OSError) as error:
             self._break(calls, error)
         except BaseException:
-            self._break(calls, RedisConnectionError("the client is closed"))
+            self._break(calls, RedisConnectionError(CLOSED))
             raise
         else:
             for (_, future), answer in zip(calls, answers, strict=True):

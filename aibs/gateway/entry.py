@@ -38,8 +38,14 @@ def run(
             server.run(settings, sock, with_monitor=with_monitor)
         return
     _require_servable(settings)
-    if not settings.model_cluster_enabled and not local_anyway:
-        asyncio.run(require_no_rival(settings))
+    if not settings.model_cluster_enabled:
+        if workers > 1:
+            raise ConfigurationError(
+                f"{workers} workers would each admit requests to the same nodes by themselves.",
+                mend="Set AIBS_MODEL_CLUSTER_ENABLED=true, or start one worker.",
+            )
+        if not local_anyway:
+            asyncio.run(require_no_rival(settings))
     with server.bind(
         settings.api_host if host is None else host, settings.api_port if port is None else port
     ) as sock:

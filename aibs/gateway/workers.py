@@ -11,6 +11,8 @@ import tempfile
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
+from prometheus_client import multiprocess
+
 from aibs import logs
 from aibs.children.child import Child
 
@@ -24,6 +26,9 @@ LISTENING: Final = "_AIBS_GATEWAY_SOCKET"
 
 MONITORS: Final = "_AIBS_GATEWAY_MONITORS"
 """Tells a worker that it has the monitor inside."""
+
+METRICS_DIR: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""Where the workers' metrics are added up; the client library's own variable."""
 
 PAUSE_FIRST_S: Final = 0.5
 PAUSE_MAX_S: Final = 30.0
@@ -57,7 +62,7 @@ async def _run(settings: Settings, sock: socket.socket, count: int, arguments: l
     environment = {
         **os.environ,
         LISTENING: str(sock.fileno()),
-        "PROMETHEUS_MULTIPROC_DIR": metrics_dir,
+        METRICS_DIR: metrics_dir,
     }
     log = logs.get("aibs.gateway.workers")
     log.info("workers_started", count=count)
@@ -115,7 +120,12 @@ class _Worker:
                 pass_fds=(self._fd,),
             )
             await self._child.__aenter__()
+            pid = self._child.pid
             status = await self._child.wait()
+            # One that was killed could not take back what it counted as under way.
+            multiprocess.mark_process_dead(  # type: ignore[no-untyped-call]
+                pid, self._environment[METRICS_DIR]
+            )
             if loop.time() - began_s > STEADY_S:
                 pause_s = PAUSE_FIRST_S
             self._log.error("worker_ended", status=status, again_in_s=pause_s)
