@@ -26,6 +26,9 @@ OTHER: Final = "other:8b"
 OWN_EMBED: Final = "own-embed"
 OTHER_EMBED: Final = "other-embed"
 SCRIPTED: Final = "scripted:1b"
+SPARE: Final = "spare:1b"
+"""On two nodes: resident on a scripted one, and not loaded on the other."""
+
 NUM_CTX: Final = 8192
 HI: Any = [{"role": "user", "content": "hi"}]
 TOOL: Any = {
@@ -61,6 +64,7 @@ ROSTER: Final = (
     worker(OWN_EMBED, "embedding", num_ctx=512),
     worker(OTHER_EMBED, "embedding"),
     worker(SCRIPTED, **CONTEXT),
+    worker(SPARE, num_ctx=NUM_CTX, keep_alive=0),
 )
 EMBEDS: Final[dict[str, Any]] = {"kind": "embedding", "max_context": 2048}
 AFFINITY: Final = {name: ["box-a"] for name in ("own", "other", "own-embed", "other-embed")}
@@ -76,12 +80,14 @@ def world(tmp_path_factory: pytest.TempPathFactory, valkey_url: str) -> Iterator
                 SimModel(OTHER, GB),
                 SimModel(OWN_EMBED, GB, **EMBEDS),
                 SimModel(OTHER_EMBED, GB, **EMBEDS),
+                SimModel(SPARE, GB),
             ),
         ),
         Box("box-raw", (SimModel(SCRIPTED, GB),), scripted=True),
+        Box("box-bad", (SimModel(SPARE, GB),), scripted=True),
     )
     directory = tmp_path_factory.mktemp("num_ctx")
-    affinity = {**AFFINITY, "scripted": ["box-raw"]}
+    affinity = {**AFFINITY, "scripted": ["box-raw"], "spare": ["box-bad", "box-a"]}
     settings = {"API_TRIP_AFTER_FAILURES": "1000"}
     with World(directory, valkey_url, boxes, ROSTER, affinity=affinity, settings=settings) as world:
         yield world
@@ -560,6 +566,33 @@ def test_what_cannot_be_carried_is_refused_before_a_node_or_a_lease(
     assert refused.json()["error"]["type"] == "invalid_request_error"
     assert raw.calls == []
     assert world.evidence.grants(mark) == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "play",
+    [
+        streamed({"error": "failed at once"}),
+        streamed(),
+        whole({"error": "out of memory"}, "500 Internal Server Error"),
+        Play((head(content_type="application/json", content_length="6"), b"<html>")),
+    ],
+)
+def test_a_node_that_fails_before_it_said_anything_is_passed_over(
+    world: World, http: httpx.Client, play: Play, stream: bool
+) -> None:
+    until(lambda: SPARE not in world.sim("box-a").resident, "its unload")
+    world.evidence.wait_observed("box-a", world.evidence.now_ms())
+    mark = world.evidence.mark()
+    world.scripted("box-bad").plays(play)
+    world.yard.call(world.scripted("box-bad").calls.clear)
+    body = {"model": SPARE, "messages": HI, "stream": stream}
+    answer = http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-aibs-node"] == "box-a"
+    assert "token8" in answer.text
+    nodes = [lease["node_id"] for lease in world.evidence.grants(mark)]
+    assert nodes == ["box-bad", "box-a"]
 
 
 def test_a_client_that_leaves_in_mid_stream_frees_the_node(

@@ -59,6 +59,7 @@ def test_calls_of_a_whole_chat_have_ids_indices_and_arguments_in_their_order() -
     assert choice.finish_reason == "tool_calls"
     calls = told["choices"][0]["message"]["tool_calls"]
     assert [one["id"] for one in calls] == ["own", "call_abcdef011"]
+    assert told["choices"][0]["message"]["content"] == ""
     assert [one["index"] for one in calls] == [0, 1]
     assert calls[0]["function"] == {"name": "f", "arguments": '{"z":1,"a":2}'}
 
@@ -160,7 +161,7 @@ def test_logprobs_of_a_completion_come_in_its_own_form() -> None:
 
 def test_embeddings_are_numbers_or_little_endian_floats() -> None:
     document = {"embeddings": [[0.5, -1.0], [2.0, 0.25]], "prompt_eval_count": 4}
-    told = whole_of(document, "/v1/embeddings", model="model:1b")
+    told = whole_of(document, "/v1/embeddings", encoding_format="FLOAT")
     CreateEmbeddingResponse.model_validate(told)
     assert [one["embedding"] for one in told["data"]] == document["embeddings"]
     assert [one["index"] for one in told["data"]] == [0, 1]
