@@ -66,6 +66,8 @@ async def test_an_error_is_its_calls_own_and_its_neighbours_are_answered(valkey_
             client.evalsha(echo, 0, "fourth"),
             return_exceptions=True,
         )
+        with pytest.raises(NoScriptError):
+            await client.evalsha("0" * 40, 0, "alone")
     assert answers[0] == b"first"
     assert isinstance(answers[1], ResponseError)
     assert "told second" in str(answers[1])
@@ -73,14 +75,19 @@ async def test_an_error_is_its_calls_own_and_its_neighbours_are_answered(valkey_
     assert answers[3] == b"fourth"
 
 
+@pytest.mark.parametrize("sent", [False, True])
 @in_loop
-async def test_a_caller_that_is_cancelled_takes_no_neighbours_answer(valkey_url: str) -> None:
-    async with batching(valkey_url) as client:
+async def test_a_caller_that_is_cancelled_takes_no_neighbours_answer(
+    own_valkey: ValkeyServer, sent: bool
+) -> None:
+    async with batching(own_valkey.url) as client:
         sha = await loaded(client, ECHO)
+        own_valkey.pause()
         tasks = [asyncio.create_task(client.evalsha(sha, 0, str(n))) for n in range(40)]
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.1 if sent else 0)
         for task in tasks[::3]:
             task.cancel()
+        own_valkey.resume()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         for number, answer in enumerate(answers):
             if number % 3:
