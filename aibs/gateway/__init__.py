@@ -8,6 +8,9 @@ It decides what of a client's request reaches a node (headers by an allow-list; 
 keep_alive by the worker's policy), how long it waits for each thing, and whether a failure was the
 node's, so that the request may go to another node and the node may be closed for all.
 
+A request on one of OpenAI's routes for a worker with a `num_ctx`, which those routes cannot carry,
+goes to the node's native route, and its answer is told in OpenAI's form (`translation/`).
+
 It never decides where a request runs: that is placement's. It passes no byte that a node sent
 on to a client before a lease covers it, and it ends a lease only when the node's connection is
 closed. What it cannot place it refuses in the client's own format.

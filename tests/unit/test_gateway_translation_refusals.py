@@ -82,11 +82,17 @@ def test_what_cannot_be_carried_is_refused_by_its_name(
         None,
         "http://a.example/a.png",
         "data:image/gif;base64,AAAA",
-        "data:image/png;base64,A*AA",
+        "data:image/png;base64,A*AAA",
         "file:///a.png",
     ],
 )
 def test_an_image_that_is_not_in_the_request_is_refused(url: str | None) -> None:
     part = {"type": "image_url", "image_url": {"url": url}}
     with pytest.raises(BadBody, match=r"messages\[0\]\.content\[0\]"):
+        native_request(CHAT, {"messages": [{"role": "user", "content": [part]}]})
+
+
+def test_an_image_by_url_is_refused_with_what_to_send_instead() -> None:
+    part = {"type": "image_url", "image_url": {"url": "https://a.example/a.png"}}
+    with pytest.raises(BadBody, match="send the image itself"):
         native_request(CHAT, {"messages": [{"role": "user", "content": [part]}]})

@@ -123,6 +123,7 @@ def test_a_schema_keeps_the_order_of_its_members() -> None:
     assert "format" not in chat(response_format={"type": "text"})
     form = {"format": {"type": "json_schema", "name": "n", "schema": schema}}
     assert dumps_in_order(responses(text=form)["format"]) == dumps_in_order(schema)
+    assert responses(text={"format": {"type": "json_object"}})["format"] == "json"
 
 
 def test_tools_and_logprobs_are_carried() -> None:
@@ -139,7 +140,7 @@ def test_parts_become_a_message_each_and_images_are_bare_base64() -> None:
     parts = [
         {"type": "text", "text": "what"},
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
-        {"type": "image_url", "image_url": f"data:;base64,{PIXEL}"},
+        {"type": "image_url", "image_url": f"data:;base64,{PIXEL[:4]}\r\n{PIXEL[4:]}"},
     ]
     assert chat(messages=[{"role": "user", "content": parts}])["messages"] == [
         {"role": "user", "content": "what"},
@@ -174,6 +175,13 @@ def test_calls_and_their_results_find_each_other() -> None:
     of_call = {"role": "tool", "tool_name": "weather", "tool_call_id": "c1"}
     assert found[2:4] == [{**of_call, "content": "rain"}, {**of_call, "content": "sun"}]
     assert found[4]["tool_name"] == "own"
+
+
+def test_the_last_call_of_an_id_names_its_result() -> None:
+    calls = [{"id": "c1", "function": {"name": name, "arguments": "{}"}} for name in ("f", "g")]
+    given = [*({"role": "assistant", "tool_calls": [call]} for call in calls)]
+    result = {"role": "tool", "tool_call_id": "c1", "content": "x"}
+    assert chat(messages=[*given, result])["messages"][-1]["tool_name"] == "g"
 
 
 def test_keys_of_messages_are_read_in_any_case() -> None:
@@ -229,6 +237,25 @@ def test_a_response_s_input_becomes_a_conversation() -> None:
         {"role": "tool", "content": "rain", "tool_call_id": "c1", "tool_name": "weather"},
         {"role": "user", "content": "and here", "images": [PIXEL]},
     ]
+
+
+def test_what_was_thought_last_is_carried_though_nothing_was_said() -> None:
+    items = [
+        {"role": "user", "content": "hi"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+    ]
+    assert responses(input=items)["messages"][1:] == [
+        {"role": "assistant", "content": "", "thinking": "hm"}
+    ]
+
+
+def test_calls_at_once_belong_to_one_message() -> None:
+    calls = [
+        {"type": "function_call", "call_id": one, "name": one, "arguments": ""} for one in "ab"
+    ]
+    messages = responses(input=[{"role": "user", "content": "hi"}, *calls])["messages"]
+    assert [call["id"] for call in messages[1]["tool_calls"]] == ["a", "b"]
+    assert len(messages) == 2
 
 
 def test_a_response_s_options_and_tools_are_carried() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
-from aibs.gateway.translation import Unreadable
+from aibs.gateway.translation import Unreadable, native_request
 from aibs.gateway.translation.stream import LINE_MAX
 from tests.native_answers import (
     COUNTS,
@@ -48,6 +48,25 @@ def test_a_whole_response_is_one_that_openai_s_types_accept() -> None:
         "name": "f",
         "arguments": '{"z":1,"a":2}',
     }
+
+
+def test_calls_of_a_response_are_told_apart_and_need_no_message() -> None:
+    message = {"content": "", "tool_calls": [call(), call("g")]}
+    told = whole_of({"message": message, "done": True}, "/v1/responses")["output"]
+    assert [one["type"] for one in told] == ["function_call", "function_call"]
+    assert len({one["call_id"] for one in told}) == 2
+    stream = stream_of("/v1/responses")
+    lines = [line(message={"tool_calls": [one]}) for one in message["tool_calls"]]
+    last = events(b"".join(stream.feed(one) for one in [*lines, END]))[-1]
+    assert len({one["call_id"] for one in last["response"]["output"]}) == 2
+
+
+def test_what_was_thought_comes_back_with_the_next_request() -> None:
+    message = {"content": "yes", "thinking": "hm"}
+    output = whole_of({"message": message, "done": True}, "/v1/responses")["output"]
+    again = native_request("/v1/responses", {"input": output}).fields["messages"]
+    assert again == [{"role": "assistant", "content": "yes", "thinking": "hm"}]
+    assert output[0]["encrypted_content"] == "hm"
 
 
 def test_an_empty_response_has_a_message() -> None:
@@ -95,6 +114,12 @@ def test_the_events_of_a_response_follow_one_another_and_the_last_has_it_all() -
     assert (places, sorted(set(places))) == (sorted(places), [0, 1, 2])
     assert Response.model_validate(told[-1]["response"]).output_text == "ab"
     assert told[5]["text"] == "hm"
+
+
+def test_the_last_item_is_closed_before_the_response() -> None:
+    told = events(stream_of("/v1/responses").feed(line("a") + END))
+    assert [one["type"] for one in told[-2:]] == ["response.output_item.done", "response.completed"]
+    assert told[-1]["response"]["output"] == [told[-2]["item"]]
 
 
 def test_a_response_that_ran_out_of_tokens_is_incomplete() -> None:
