@@ -684,7 +684,8 @@ def test_clients_cannot_reload_a_model_or_shorten_its_stay(world: World, url: st
             ask("/api/generate", model, options=options, keep_alive=number)
             ask("/api/generate", model, options=options, keep_alive=f"{number}s")
         # Neither the OpenAI routes nor a client without options asks for another context.
-        ask("/v1/completions", "chat:8b")
+        for model in ("context:8b", "chat:8b"):
+            ask("/v1/completions", model)
         ask("/api/generate", "chat:8b")
     for other in ("box-a", "box-b"):
         assert world.sim(other).stats.reloads == 0
