@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from aibs.ollama.keep_alive import InvalidDuration, parse_keep_alive
+
 if TYPE_CHECKING:
     from aibs.fleet import Worker
 
@@ -106,7 +108,9 @@ def option_fault(fields: dict[str, Any]) -> str | None:
 
 def is_unload(fields: dict[str, Any]) -> bool:
     """Whether the request is for nothing but an unload: keep_alive 0 and nothing to answer."""
-    kept = fields.get("keep_alive")
-    if isinstance(kept, bool) or kept not in (0, "0", "0s"):
+    try:
+        if parse_keep_alive(fields.get("keep_alive")) != 0:
+            return False
+    except InvalidDuration:
         return False
     return not any(fields.get(name) for name in ("prompt", "messages", "images"))
