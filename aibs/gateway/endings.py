@@ -26,6 +26,8 @@ Format = Literal["ndjson", "sse", "whole"]
 
 _DONE = re.compile(rb'"done"\s*:\s*true')
 _ERROR = re.compile(rb'\s*\{\s*"error"\s*:')
+_OVER = re.compile(rb"(?<![^\n])event: ?response\.(?:completed|incomplete)\r?\n")
+_EVENT_MAX: Final = 64
 _ENDS = ("response.completed", "response.incomplete")
 
 
@@ -129,9 +131,14 @@ class SseEnd:
 
     def __init__(self) -> None:
         self._tail = b""
+        self._over = False
 
     def feed(self, chunk: bytes) -> None:
         """Take what was passed on."""
+        before = self._tail[-_EVENT_MAX:]
+        if b"response." in chunk or b"event:" in before:
+            # The event that ends a response holds all of it, so that its name may be far back.
+            self._over = self._over or _OVER.search(before + chunk) is not None
         self._tail = chunk if len(chunk) >= SSE_TAIL else self._tail[-SSE_TAIL:] + chunk
 
     @property
@@ -154,8 +161,7 @@ class SseEnd:
                 found = openai_ending(loads(text), found)
             except ValueError:
                 continue
-        if b"event: response.completed" in tail or b"event: response.incomplete" in tail:
-            complete = True
+        complete = complete or self._over or found.complete
         return Ending(
             complete and found.error is None, found.error, found.input_tokens, found.output_tokens
         )
