@@ -90,12 +90,11 @@ class TranslatedResponse:
         try:
             document = native_object(body)
             ending = native_ending(document)
-            if ending.error is None:
-                self.first = dumps_in_order(answer.whole(document))
+            if ending.error is not None:
+                raise self._failed(ending.error)
+            self.first = dumps_in_order(answer.whole(document))
         except Unreadable as error:
             raise NodeFailure(self.node_id, "http_5xx", str(error)) from error
-        if ending.error is not None:
-            raise self._failed(ending.error)
         # HTTP told its end: an answer in one piece says `done` for nothing else.
         self._read.told = Ending(True, None, ending.input_tokens, ending.output_tokens)
 

@@ -400,7 +400,10 @@ def test_a_response_that_fails_in_mid_stream_is_told(
 # --- streams
 
 
-def test_each_line_of_the_node_is_an_event_at_once(compatible: openai.OpenAI, raw: RawNode) -> None:
+def test_each_line_of_the_node_is_an_event_at_once_and_the_last_is_the_end(
+    world: World, compatible: openai.OpenAI, raw: RawNode
+) -> None:
+    mark = world.evidence.mark()
     documents = [piece(f"word{number}") for number in range(3)]
     raw.plays(streamed(*documents, END, paced=True))
     got: list[str] = []
@@ -418,6 +421,8 @@ def test_each_line_of_the_node_is_an_event_at_once(compatible: openai.OpenAI, ra
     raw.permit(10)
     reader.join(20)
     assert got == ["word0", "word1", "word2", ""]
+    world.wait_idle()
+    assert world.evidence.outcomes(mark) == {"completed": 1}
 
 
 def test_lines_of_a_megabyte_and_lines_cut_anywhere_are_read(
@@ -581,18 +586,38 @@ def test_what_cannot_be_carried_is_refused_before_a_node_or_a_lease(
 def test_a_node_that_fails_before_it_said_anything_is_passed_over(
     world: World, http: httpx.Client, play: Play, stream: bool
 ) -> None:
+    answer, nodes = spare(world, http, play, stream=stream)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-aibs-node"] == "box-a"
+    assert "token8" in answer.text
+    assert nodes == ["box-bad", "box-a"]
+
+
+def test_a_node_without_the_route_is_told_and_one_without_the_model_is_passed_over(
+    world: World, http: httpx.Client
+) -> None:
+    plain = Play(
+        (head("404 Not Found", content_type="text/plain", content_length="8"), b"no route")
+    )
+    answer, nodes = spare(world, http, plain, stream=False)
+    assert (answer.status_code, nodes) == (404, ["box-bad"])
+    missing = whole({"error": "model 'spare:1b' not found"}, "404 Not Found")
+    answer, nodes = spare(world, http, missing, stream=False)
+    # From now on that node is passed over for the model.
+    assert (answer.status_code, nodes) == (200, ["box-bad", "box-a"])
+
+
+def spare(
+    world: World, http: httpx.Client, play: Play, *, stream: bool
+) -> tuple[httpx.Response, list[str]]:
+    """An answer, and the nodes that were tried for it; the scripted one is the first of them."""
     until(lambda: SPARE not in world.sim("box-a").resident, "its unload")
     world.evidence.wait_observed("box-a", world.evidence.now_ms())
     mark = world.evidence.mark()
     world.scripted("box-bad").plays(play)
-    world.yard.call(world.scripted("box-bad").calls.clear)
     body = {"model": SPARE, "messages": HI, "stream": stream}
     answer = http.post("/v1/chat/completions", json=body)
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["x-aibs-node"] == "box-a"
-    assert "token8" in answer.text
-    nodes = [lease["node_id"] for lease in world.evidence.grants(mark)]
-    assert nodes == ["box-bad", "box-a"]
+    return answer, [lease["node_id"] for lease in world.evidence.grants(mark)]
 
 
 def test_a_client_that_leaves_in_mid_stream_frees_the_node(
@@ -606,6 +631,14 @@ def test_a_client_that_leaves_in_mid_stream_frees_the_node(
     assert raw.calls[-1].gone.wait(1)
     until(lambda: world.evidence.active() == 0, "no lease", 1)
     assert world.evidence.outcomes(mark) == {"cancelled": 1}
+
+
+def test_an_error_of_an_embedding_is_told_in_the_node_s_words(
+    http: httpx.Client, raw: RawNode
+) -> None:
+    raw.plays(whole({"error": "out of memory"}))
+    answer = http.post("/v1/embeddings", json={"model": SCRIPTED, "input": "a"})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (500, "out of memory")
 
 
 def test_places_in_the_queue_and_a_translated_stream_are_one_stream(
