@@ -85,7 +85,7 @@ class PoolFacts:
 
     `fleet` and the term's owner are those of the log where that could be folded, so that what the
     audit says of them can be replayed. `other_pools_complete` is False where the server holds more
-    keys than were looked through.
+    keys than were looked through, or pools that may not be read.
     """
 
     url: str

@@ -199,7 +199,8 @@ def _other_pools(pool: PoolFacts, findings: Iterable[NodeFinding]) -> list[Infor
             _tell(
                 "other_pools",
                 "info",
-                "The server holds too many keys to look at all of them for other pools.",
+                "Not every other pool on the server could be looked at: it holds too many keys, or "
+                "this user may not read theirs.",
             )
         )
     return told

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from aibs.audit.facts import LogFacts, OtherPool, PoolFacts, ServerSettings
 from aibs.audit.wording import printable
@@ -217,7 +217,7 @@ async def _settings_of_info(client: Reader, where: dict[str, Any]) -> ServerSett
 
 async def _other_pools(client: Reader, ours: str) -> tuple[tuple[OtherPool, ...], bool]:
     namespaces, complete = await _namespaces(client)
-    found = []
+    found: list[OtherPool] = []
     for namespace in sorted(namespaces - {ours})[:OTHER_POOLS_MAX]:
         live = LiveState(client, Keys(namespace))
         try:
@@ -225,6 +225,12 @@ async def _other_pools(client: Reader, ours: str) -> tuple[tuple[OtherPool, ...]
             urls = Fleet.from_document(declared.document).nodes if declared else ()
         except (Broken, KeyError, ValueError, TypeError):
             # Another release's pool is no fault of ours.
+            continue
+        except CoordinationUnavailable as error:
+            if not isinstance(error.__cause__, NoPermissionError):
+                raise
+            # A user who may read its own pool's keys alone is told that there are others.
+            complete = False
             continue
         owner = term.owner if term and term.alive(await live.server_now_ms()) else None
         found.append(OtherPool(namespace, tuple(node.base_url for node in urls), owner))

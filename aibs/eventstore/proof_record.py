@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import NoPermissionError
+
 from aibs.codec import loads
 from aibs.eventstore.reading import answered
 
@@ -15,12 +17,16 @@ LAST_PROOFS = "{aibs-proofs}:last"
 
 
 async def last_proof(client: Commands, namespace: str) -> dict[str, Any] | None:
-    """The newest proof with that pool's settings; None where there was none.
+    """The newest proof with that pool's settings; None where there was none, and for a user who may
+    read that pool's keys alone.
 
     Raises CoordinationUnavailable.
     """
     with answered("the last proof"):
-        text = await client.hget(LAST_PROOFS, namespace)
+        try:
+            text = await client.hget(LAST_PROOFS, namespace)
+        except NoPermissionError:
+            return None
     if text is None:
         return None
     found = loads(text)

@@ -19,6 +19,10 @@ def answered(what: str) -> Iterator[None]:
     try:
         yield
     except (RedisError, OSError) as error:
+        why = str(error)
+        if "EXEC without MULTI" in why:
+            # What was refused was the MULTI, of which the library does not tell.
+            why = "the user has no permissions to run the 'multi' command"
         raise CoordinationUnavailable(
-            f"The coordination server did not answer for {what} ({error})."
+            f"The coordination server did not answer for {what} ({why})."
         ) from error
