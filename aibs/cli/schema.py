@@ -66,6 +66,12 @@ def _replay_diff() -> dict[str, Any]:
     return json_schema()
 
 
+def _replay_event() -> dict[str, Any]:
+    from aibs.replay.line_schema import json_schema
+
+    return json_schema()
+
+
 def _replay_explain() -> dict[str, Any]:
     from aibs.replay.story import json_schema
 
@@ -111,6 +117,7 @@ _SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "node_hand": _node_hand,
     "replay_as_of": _replay_as_of,
     "replay_diff": _replay_diff,
+    "replay_event": _replay_event,
     "replay_explain": _replay_explain,
     "replay_verify": _replay_verify,
     "replay_what_if": _replay_what_if,

@@ -16,7 +16,7 @@ from aibs.projections.leaks import Leaks
 from aibs.replay.past_parts import parts_of, readable, told_ms
 from aibs.reports.leaks import LeaseReport  # noqa: TC001 - pydantic reads it
 from aibs.reports.moment import Moment
-from aibs.reports.part import Part, Timestamp
+from aibs.reports.part import Part, Timestamp, schema_of
 from aibs.reports.status import (
     NodeReport,
     PoolReport,
@@ -171,4 +171,4 @@ def _settings(timing: Timing, namespace: str) -> Settings:
 
 def json_schema() -> dict[str, Any]:
     """Its JSON Schema."""
-    return AsOfDocument.model_json_schema(by_alias=True)
+    return schema_of(AsOfDocument, SCHEMA)

@@ -14,7 +14,7 @@ from aibs.replay.points import Bound
 from aibs.replay.source import Range
 from aibs.replay.states import Past, past
 from aibs.reports.leaks import LeaseReport  # noqa: TC001 - pydantic reads it
-from aibs.reports.part import Part, Timestamp
+from aibs.reports.part import Part, Timestamp, schema_of
 from aibs.reports.status import WaiterReport  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
@@ -312,4 +312,4 @@ def _fields(was: NodeReport, now: NodeReport) -> list[Change]:
 
 def json_schema() -> dict[str, Any]:
     """Its JSON Schema."""
-    return DiffDocument.model_json_schema(by_alias=True)
+    return schema_of(DiffDocument, SCHEMA)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from aibs.codec import loads
 from aibs.errors import ConfigurationError
+from aibs.reports.part import schema_of
 
 SCHEMA: Final = "aibs.log/1"
 
@@ -21,6 +22,7 @@ class _Line(BaseModel):
         strict=True,
         use_attribute_docstrings=True,
         protected_namespaces=(),
+        json_schema_serialization_defaults_required=True,
     )
 
 
@@ -94,4 +96,4 @@ def read_header(line: bytes, name: str) -> LogHeader:
 
 def json_schema() -> dict[str, Any]:
     """Its JSON Schema."""
-    return LogHeader.model_json_schema(by_alias=True)
+    return schema_of(LogHeader, SCHEMA)

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from aibs.reports.part import Part, Timestamp
+from aibs.reports.part import Part, Timestamp, schema_of
 
 SCHEMA: Final = "aibs.replay.explain/1"
 
@@ -200,4 +200,4 @@ class ExplainDocument(Part):
 
 def json_schema() -> dict[str, Any]:
     """Its JSON Schema."""
-    return ExplainDocument.model_json_schema(by_alias=True)
+    return schema_of(ExplainDocument, SCHEMA)

@@ -14,7 +14,7 @@ from aibs.eventstore.events import Unreadable, decode
 from aibs.replay.entries import Damaged, Oversized, event_of, order
 from aibs.replay.holdings import Holdings
 from aibs.replay.terms import Terms
-from aibs.reports.part import Part, Timestamp
+from aibs.reports.part import Part, Timestamp, schema_of
 
 if TYPE_CHECKING:
     from aibs.eventstore.events import Event
@@ -194,4 +194,4 @@ class Verifier:
 
 def json_schema() -> dict[str, Any]:
     """Its JSON Schema."""
-    return VerifyDocument.model_json_schema(by_alias=True)
+    return schema_of(VerifyDocument, SCHEMA)

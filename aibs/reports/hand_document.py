@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from aibs.codec import rfc3339
-from aibs.reports.part import Part, Timestamp
+from aibs.reports.part import Part, Timestamp, schema_of
 
 SCHEMA: Final = "aibs.node.hand/1"
 
@@ -49,4 +49,4 @@ def to_json(document: HandDocument) -> dict[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """Its JSON Schema."""
-    return HandDocument.model_json_schema(by_alias=True)
+    return schema_of(HandDocument, SCHEMA)

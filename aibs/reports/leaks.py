@@ -9,7 +9,7 @@ from pydantic import Field
 
 from aibs.codec import rfc3339
 from aibs.history.agreement import differences_of, residency_notes
-from aibs.reports.part import Part, Timestamp
+from aibs.reports.part import Part, Timestamp, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,7 +157,7 @@ def to_json(document: LeaksDocument) -> dict[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """Its JSON Schema."""
-    return LeaksDocument.model_json_schema(by_alias=True)
+    return schema_of(LeaksDocument, SCHEMA)
 
 
 def _living(live: LiveParts, lease_id: str, heartbeat_ms: int) -> LeaseReport:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,4 +19,15 @@ class Part(BaseModel):
         use_attribute_docstrings=True,
         # "schema" is the contract's word and pydantic's own attribute; only the alias is printed.
         protected_namespaces=(),
+        # What has a default is printed all the same.
+        json_schema_serialization_defaults_required=True,
     )
+
+
+def schema_of(model: type[BaseModel], name: str) -> dict[str, Any]:
+    """The JSON Schema of a document as it is printed, under its name and version."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": name,
+        **model.model_json_schema(by_alias=True, mode="serialization"),
+    }

@@ -9,7 +9,7 @@ from pydantic import Field
 from aibs.audit.wording import age
 from aibs.codec import rfc3339
 from aibs.reports.leaks import LeaseReport, leaks_document
-from aibs.reports.part import Part, Timestamp
+from aibs.reports.part import Part, Timestamp, schema_of
 
 if TYPE_CHECKING:
     from aibs.eventstore.placement_state import LiveParts
@@ -147,7 +147,7 @@ def to_json(document: StatusDocument) -> dict[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """Its JSON Schema."""
-    return StatusDocument.model_json_schema(by_alias=True)
+    return schema_of(StatusDocument, SCHEMA)
 
 
 def _owner(live: LiveParts) -> OwnerReport | None:

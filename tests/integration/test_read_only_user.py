@@ -24,7 +24,7 @@ NAMESPACE, OTHER = "looked-at", "another"
 QUESTIONS = (
     ("replay", "--json"),
     ("replay", "--as-of", "now", "--json"),
-    ("replay", "--diff", "-1h", "now", "--json"),
+    ("replay", "--diff", "-1s", "now", "--json"),
     ("replay", "--verify", "--json"),
     ("replay", "--explain", "r5", "--json"),
     ("replay", "--what-if", "box-c.slots=4", "--json"),

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from aibs.audit.wording import plural
 from aibs.codec import rfc3339
-from aibs.reports.part import Part, Timestamp
+from aibs.reports.part import Part, Timestamp, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -205,9 +205,5 @@ def _s(duration_ms: int | None) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of the document."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": SCHEMA,
-        **WhatIfDocument.model_json_schema(by_alias=True, mode="serialization"),
-    }
+    """Its JSON Schema."""
+    return schema_of(WhatIfDocument, SCHEMA)
