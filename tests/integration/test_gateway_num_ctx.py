@@ -418,7 +418,10 @@ def test_each_line_of_the_node_is_an_event_at_once_and_the_last_is_the_end(
     for number in range(3):
         raw.permit(1)
         until(lambda wanted=number: len(got) == wanted + 1, "the event of a line")  # type: ignore[misc]
-    raw.permit(10)
+    raw.permit(1)
+    until(lambda: len(got) == 4, "the event of the last line")
+    # The client leaves when it reads [DONE]: that it hears with the end of the node's answer.
+    raw.permit(1)
     reader.join(20)
     assert got == ["word0", "word1", "word2", ""]
     world.wait_idle()

@@ -136,7 +136,7 @@ def test_completions_are_what_openai_s_types_accept() -> None:
     )
     lines = dumps_in_order({"response": "a", "done": False}) + b"\n" + dumps_in_order(end) + b"\n"
     stream = stream_of("/v1/completions", stream_options={"include_usage": True})
-    told = events(stream.feed(lines))
+    told = events(stream.feed(lines) + stream.close())
     assert [one["choices"][0]["text"] for one in told[:2]] == ["a", "b"]
     assert [one["choices"][0]["finish_reason"] for one in told[:2]] == [None, "stop"]
     assert (told[2]["choices"], told[2]["usage"]["total_tokens"]) == ([], 8)

@@ -31,6 +31,12 @@ def test_a_line_is_told_as_soon_as_it_is_whole() -> None:
     assert len(events(stream.feed(b"\n"))) == 1
 
 
+def test_done_is_said_when_the_node_has_ended_since_clients_leave_when_they_read_it() -> None:
+    stream = stream_of()
+    assert b"[DONE]" not in stream.feed(line("a") + END)
+    assert stream.close() == b"data: [DONE]\n\n"
+
+
 def test_one_object_without_a_line_s_end_is_a_stream_too() -> None:
     stream = stream_of()
     assert stream.feed(line(done=True, done_reason="load")[:-1]) == b""

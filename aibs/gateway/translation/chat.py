@@ -53,6 +53,8 @@ def wants_usage(fields: dict[str, Any]) -> bool:
 class ChatAnswer:
     """One answer."""
 
+    end = DONE
+
     def __init__(self, envelope: Envelope, *, with_usage: bool) -> None:
         self._envelope = envelope
         self._with_usage = with_usage
@@ -95,12 +97,10 @@ class ChatAnswer:
         if calls:
             delta["tool_calls"] = calls
         found += self._chunk(delta, reason, logprobs)
-        if not ended:
-            return found
-        if self._with_usage:
+        if ended and self._with_usage:
             chunk = self._document("chat.completion.chunk", self._envelope.created_s, [])
             found += event({**chunk, "usage": usage_of(document)})
-        return found + DONE
+        return found
 
     def failed(self, sentence: str, reason: str | None) -> bytes:
         """An event with an error, which every client of OpenAI's raises."""

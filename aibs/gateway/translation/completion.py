@@ -48,6 +48,8 @@ def _prompt(value: Any) -> str:
 class CompletionAnswer:
     """One answer."""
 
+    end = DONE
+
     def __init__(self, envelope: Envelope, *, with_usage: bool) -> None:
         self._envelope = envelope
         self._with_usage = with_usage
@@ -63,11 +65,9 @@ class CompletionAnswer:
         """A chunk for each object."""
         created_s = self._envelope.created_s
         found = event(self._document(created_s, [self._choice(document, ended)]))
-        if not ended:
-            return found
-        if self._with_usage:
+        if ended and self._with_usage:
             found += event({**self._document(created_s, []), "usage": usage_of(document)})
-        return found + DONE
+        return found
 
     def failed(self, sentence: str, reason: str | None) -> bytes:
         """An event with an error, which every client of OpenAI's raises."""

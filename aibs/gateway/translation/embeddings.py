@@ -41,6 +41,8 @@ def encoding_of(fields: dict[str, Any]) -> str:
 class EmbeddingsAnswer:
     """One answer, which is never streamed."""
 
+    end = b""
+
     def __init__(self, envelope: Envelope, encoding: str) -> None:
         self._model = envelope.model
         self._encoding = encoding

@@ -15,6 +15,8 @@ from aibs.gateway.translation.stream import Envelope, count, created_of, reason_
 class ResponsesAnswer:
     """One answer. `fields` are the request's, which the answer repeats."""
 
+    end = b""
+
     def __init__(self, envelope: Envelope, fields: dict[str, Any]) -> None:
         self._envelope = envelope
         self._asked = repeated(fields)

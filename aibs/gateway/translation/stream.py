@@ -33,7 +33,9 @@ class Envelope:
 
 
 class Answer(Protocol):
-    """The translation of one answer."""
+    """The translation of one answer. `end` stands behind a stream that is whole."""
+
+    end: bytes
 
     def whole(self, document: dict[str, Any]) -> dict[str, Any]:
         """The answer in one piece."""
@@ -83,6 +85,9 @@ class NativeStream:
             raise self._broken
         # One object needs no line's end (a load, for one).
         found = self._line()
+        if self.ending.complete:
+            # Not before: a client leaves when it has read this, and has not left in the middle.
+            return found + self._answer.end
         if not self._over:
             self._over = True
             found += self._answer.failed(EARLY, "node_unhealthy")
