@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Final
 
 import pytest
@@ -206,8 +207,12 @@ async def test_a_limit_strikes_what_it_was_begun_for_and_nothing_else() -> None:
     # Longer than the one before, and shorter than one that is armed.
     limit.begin(30, lambda: ValueError("long"))
     limit.begin(0.01, lambda: ValueError("short"))
-    with pytest.raises(ValueError, match="short"):
-        await waiting()
+    async with asyncio.timeout(10):
+        with pytest.raises(ValueError, match="short"):
+            await waiting()
+    limit.begin(0.01, lambda: ValueError("replaced"))
+    limit.begin(30, lambda: ValueError("later"))
+    await asyncio.sleep(0.05)
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
@@ -238,8 +243,10 @@ async def test_a_limit_does_not_swallow_another_s_cancellation() -> None:
 
     task = asyncio.create_task(waiting())
     await began.wait()
-    # Both strike before it looks.
-    task.cancel("by somebody")
+    # Both strike before it looks, the limit first.
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.02, task.cancel, "by somebody")
+    loop.call_soon(time.sleep, 0.1)
     with pytest.raises(asyncio.CancelledError):
         await task
 
