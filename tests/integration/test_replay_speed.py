@@ -64,8 +64,8 @@ async def test_ten_times_as_fast_each_event_comes_no_sooner_than_its_time() -> N
         due_s = (ms_of(event) - ms_of(first)) / SPEED / 1000
         # The first line was read a little after it was written: so much sooner may others seem.
         assert moment - began >= due_s - 0.25, event["id"]
-    # Lines are shown when they are due, and not together at the end.
-    assert shown[-1][0] - shown[0][0] >= 0.9
+    # Lines are shown when they are due, and not together at the end: 1.3 s of 12.6.
+    assert 0.9 <= shown[-1][0] - shown[0][0] < 8
 
 
 @in_loop
