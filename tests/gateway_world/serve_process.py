@@ -23,7 +23,7 @@ LOOK_EVERY_S = 0.01
 class ServeProcess:
     """Killed, whatever state it is in, at the end of its block; a traceback in its log is a fault.
 
-    `expected` are texts of lines that may hold one.
+    `expected` are texts of lines that may hold one; `module` has the command.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class ServeProcess:
         *,
         wait: bool = True,
         expected: Sequence[str] = (),
+        module: str = "aibs",
     ) -> None:
         self._settings = dict(settings)
         self._directory = directory
@@ -42,14 +43,17 @@ class ServeProcess:
         self._arguments = tuple(arguments)
         self._wait = wait
         self._expected = tuple(expected)
+        self._module = module
         self._process: subprocess.Popen[bytes] | None = None
         self._port: int | None = None
 
     def __enter__(self) -> Self:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("AIBS_")}
+        if self._module != "aibs":
+            inherited["PYTHONPATH"] = str(Path(__file__).parents[2])
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "aibs", "serve", "--port", "0", *self._arguments],
+                [sys.executable, "-m", self._module, "serve", "--port", "0", *self._arguments],
                 env={**inherited, **self._settings},
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,

@@ -139,11 +139,17 @@ class World:
         arguments: Sequence[str] = (),
         *,
         expected: Sequence[str] = (),
+        module: str = "aibs",
         **settings: str,
     ) -> ServeProcess:
         """A gateway, to be entered."""
         return ServeProcess(
-            self.settings(**settings), self.directory, name, arguments, expected=expected
+            self.settings(**settings),
+            self.directory,
+            name,
+            arguments,
+            expected=expected,
+            module=module,
         )
 
     def wait_seen(self, after: int = 0) -> None:
