@@ -8,7 +8,7 @@ and each grant's evidence. Until then a slot is shown to rest, never free too ea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from aibs.eventstore.events import Event
@@ -34,8 +34,7 @@ class RestingSlot:
         return [getattr(self, name) for name in self.__slots__]
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """The newest poll of a node that the log knows of, and in which epoch of the pool it began."""
 
     observed_at_ms: int
@@ -109,7 +108,7 @@ class Drains:
 
     def _see(self, node_id: str, observed_at_ms: int, at_ms: int) -> None:
         epoch, known = self._identity.epoch, self.seen.get(node_id)
-        if known is None or known.epoch != epoch or known.observed_at_ms < observed_at_ms:
+        if known is None or known[0] < observed_at_ms or known[1] != epoch:
             self.seen[node_id] = Seen(observed_at_ms, epoch)
         if self.held:
             for lease_id, one in list(self.held.items()):

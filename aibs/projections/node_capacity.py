@@ -58,7 +58,8 @@ def rests(one: dict[str, Any], seen_at_ms: int, at_ms: int) -> bool:
 
 def see(node: dict[str, Any], observed_at_ms: int, at_ms: int) -> None:
     """A poll of the node, that the log tells of at `at_ms`."""
-    node["seen_at_ms"] = max(node["seen_at_ms"], observed_at_ms)
+    if observed_at_ms > node["seen_at_ms"]:
+        node["seen_at_ms"] = observed_at_ms
     if node["draining"]:
         node["draining"] = [
             one for one in node["draining"] if rests(one, node["seen_at_ms"], at_ms)
