@@ -41,22 +41,6 @@ def world(tmp_path_factory: pytest.TempPathFactory, valkey_url: str) -> Iterator
         yield world
 
 
-@pytest.fixture(scope="module")
-def url(world: World) -> Iterator[str]:
-    with world.serve() as gateway:
-        world.wait_seen()
-        yield gateway.url
-        world.wait_idle()
-        world.evidence.assert_one_end_a_grant()
-
-
-@pytest.fixture
-def raw(world: World) -> RawNode:
-    node = world.scripted("box-raw")
-    world.yard.call(node.calls.clear)
-    return node
-
-
 def asked(path: str = "/api/chat", **members: Any) -> bytes:
     """A request for the scripted node."""
     return post_bytes(path, dumps({"model": SCRIPTED, "messages": [], **members}))

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import ollama
 import openai
 import pytest
@@ -17,6 +16,8 @@ from tests.gateway_world.plain import ANSWER, CHAT, EMBED, SCRIPTED, plain_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import httpx
 
     from tests.gateway_world import RawNode
 
@@ -46,41 +47,6 @@ LINES = [
 def world(tmp_path_factory: pytest.TempPathFactory, valkey_url: str) -> Iterator[World]:
     with plain_world(tmp_path_factory.mktemp("clients"), valkey_url) as world:
         yield world
-
-
-@pytest.fixture(scope="module")
-def url(world: World) -> Iterator[str]:
-    with world.serve() as gateway:
-        world.wait_seen()
-        yield gateway.url
-        world.wait_idle()
-        world.evidence.assert_one_end_a_grant()
-
-
-@pytest.fixture
-def raw(world: World) -> RawNode:
-    node = world.scripted("box-raw")
-    world.yard.call(node.calls.clear)
-    return node
-
-
-@pytest.fixture
-def native(url: str) -> Iterator[ollama.Client]:
-    client = ollama.Client(host=url, timeout=20)
-    yield client
-    client._client.close()
-
-
-@pytest.fixture
-def compatible(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", timeout=20, max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-def http(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, timeout=20) as client:
-        yield client
 
 
 def held(*pieces: bytes, content_type: str) -> Play:

@@ -7,7 +7,6 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
-import ollama
 import openai
 import pytest
 
@@ -18,6 +17,8 @@ from tests.gateway_world.plain import ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import ollama
 
     from tests.gateway_world import RawNode
 
@@ -91,41 +92,6 @@ def world(tmp_path_factory: pytest.TempPathFactory, valkey_url: str) -> Iterator
     settings = {"API_TRIP_AFTER_FAILURES": "1000"}
     with World(directory, valkey_url, boxes, ROSTER, affinity=affinity, settings=settings) as world:
         yield world
-
-
-@pytest.fixture(scope="module")
-def url(world: World) -> Iterator[str]:
-    with world.serve() as gateway:
-        world.wait_seen()
-        yield gateway.url
-        world.wait_idle()
-        world.evidence.assert_one_end_a_grant()
-
-
-@pytest.fixture
-def raw(world: World) -> RawNode:
-    node = world.scripted("box-raw")
-    world.yard.call(node.calls.clear)
-    return node
-
-
-@pytest.fixture
-def native(url: str) -> Iterator[ollama.Client]:
-    client = ollama.Client(host=url, timeout=20)
-    yield client
-    client._client.close()
-
-
-@pytest.fixture
-def compatible(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", timeout=20, max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-def http(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, timeout=20) as client:
-        yield client
 
 
 def piece(text: str, **more: Any) -> dict[str, Any]:

@@ -60,15 +60,6 @@ def world(tmp_path_factory: pytest.TempPathFactory, valkey_url: str) -> Iterator
         yield world
 
 
-@pytest.fixture(scope="module")
-def url(world: World) -> Iterator[str]:
-    with world.serve() as gateway:
-        world.wait_seen()
-        yield gateway.url
-        world.wait_idle()
-        world.evidence.assert_one_end_a_grant()
-
-
 @pytest.fixture
 def nodes(world: World) -> list[RawNode]:
     found = [world.scripted(name) for name in ("box-a", "box-b")]
