@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from aibs.codec import dumps, rfc3339
+from aibs.codec import dumps
 from aibs.gateway.endings import (
     Ending,
     NdjsonEnd,
@@ -23,6 +23,7 @@ from aibs.gateway.endings import (
 )
 from aibs.gateway.failures import error_text
 from aibs.gateway.limits import Limit
+from aibs.gateway.pieces import empty_piece
 from aibs.gateway.replies import error_document, error_response
 from aibs.gateway.watch import ClientLeft
 
@@ -144,23 +145,16 @@ class Exchange:
         retry_after_ms: int | None = None,
         more: dict[str, Any] | None = None,
     ) -> None:
-        """Tell a failure in the client's format. `more` are members beside those of every error."""
+        """Tell a failure in the client's format, `more` as in `error_document`."""
         if self._finished:
             return
         if self.started:
             await self._break_off(error_document(self.path, sentence, reason, status))
             return
-        response = error_response(self.path, sentence, reason, status, retry_after_ms)
-        body = bytes(response.body)
-        headers = list(response.raw_headers)
-        if more and self.path.startswith("/api/"):
-            document = error_document(self.path, sentence, reason, status, retry_after_ms)
-            body = dumps({**document, **more})
-            headers = [pair for pair in headers if pair[0] != b"content-length"]
-            headers.append((b"content-length", b"%d" % len(body)))
-        await self._begin(status, headers)
+        response = error_response(self.path, sentence, reason, status, retry_after_ms, more=more)
+        await self._begin(status, list(response.raw_headers))
         self._finished = True
-        await self._body(body, more=False)
+        await self._body(bytes(response.body), more=False)
 
     async def tell_place(self, position: int, reason: str) -> None:
         """Say in the stream where the request stands; the stream then has begun. From another task
@@ -174,19 +168,8 @@ class Exchange:
             # A comment, which every reader of events passes over.
             line = f": aibs position={position} reason={reason}\n\n".encode()
         else:
-            empty: dict[str, Any] = (
-                {"message": {"role": "assistant", "content": ""}}
-                if self.path == "/api/chat"
-                else {"response": ""}
-            )
-            document = {
-                "model": self.model,
-                "created_at": rfc3339(int(time.time() * 1000)),
-                **empty,
-                "done": False,
-                "aibs": {"position": position, "reason": reason},
-            }
-            line = dumps(document) + b"\n"
+            place = {"position": position, "reason": reason}
+            line = dumps(empty_piece(self.path, self.model, done=False, aibs=place)) + b"\n"
         await self._body_apart(line, more=True)
 
     async def _break_off(self, document: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from aibs.codec import dumps_in_order
 from aibs.gateway.asked import NotAsked, body_of
 from aibs.gateway.bodies import BadBody, read_object
 from aibs.gateway.failures import NodeFailure
-from aibs.gateway.fleet_view import NothingKnown
+from aibs.gateway.fleet_view import NothingKnown, key_of
 from aibs.gateway.replies import error_response
 from aibs.gateway.targets import NoTarget
 
@@ -60,7 +60,7 @@ def fleet_routes(plane: DataPlane) -> list[Route]:
         for entry in await view.tags():
             # The role's own entry comes after those of models, so names are looked at first.
             if _same(entry, request.path_params["model"]) or (
-                target.role is None and plane.key_of(entry) in keys
+                target.role is None and key_of(entry) in keys
             ):
                 return _json(_openai_model(entry))
         raise NoTarget(f"model {request.path_params['model'][:200]!r} not found", 404, None)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aibs import logs
 from aibs.codec import loads
 from aibs.gateway.failures import NodeFailure
+from aibs.gateway.once import Once
 from aibs.gateway.targets import ROLE_PREFIX
 from aibs.model_names import InvalidModelName, comparison_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aibs.clock import Clock
     from aibs.fleet import Fleet
     from aibs.gateway.targets import Targets
@@ -50,7 +50,10 @@ class FleetView:
         self._clock = clock
         self._known: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}
         self._read_ms: dict[str, int] = {}
-        self._readings: dict[str, asyncio.Task[None]] = {}
+        # How old an answer may be is looked at here: a slow reading counts from its end.
+        self._readings = {
+            path: Once(partial(self._read, path), clock, keep_s=0, limit_s=None) for path in KEPT_MS
+        }
         self._log = logs.get("aibs.gateway.fleet_view")
 
     async def tags(self) -> list[dict[str, Any]]:
@@ -84,10 +87,8 @@ class FleetView:
 
     async def aclose(self) -> None:
         """End the readings under way."""
-        tasks = list(self._readings.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for reading in self._readings.values():
+            await reading.close()
 
     async def _entries(self, path: str) -> list[tuple[str, dict[str, Any], str]]:
         """Node, entry and comparison key of every model that is listed there."""
@@ -95,26 +96,16 @@ class FleetView:
         for node_id, document in await self._said(path):
             models = document.get("models")
             for entry in models if isinstance(models, list) else ():
-                name = entry.get("model") or entry.get("name") if isinstance(entry, dict) else None
-                if not isinstance(name, str):
-                    continue
-                try:
-                    found.append((node_id, entry, comparison_key(name)))
-                except InvalidModelName:
-                    continue
+                key = key_of(entry) if isinstance(entry, dict) else None
+                if key is not None:
+                    found.append((node_id, entry, key))
         return found
 
     async def _said(self, path: str) -> list[tuple[str, dict[str, Any]]]:
         """Each node's last answer, not older than allowed, in the order of the fleet."""
         now = self._clock.boottime_ms()
         if now - self._read_ms.get(path, -(10**9)) > KEPT_MS[path]:
-            reading = self._readings.get(path)
-            if reading is None:
-                reading = asyncio.create_task(self._read(path), name=f"read {path}")
-                self._readings[path] = reading
-                reading.add_done_callback(self._forget(path))
-            # One caller's leaving does not end what others wait for.
-            await asyncio.wait({reading})
+            await self._readings[path].get()
         oldest = self._clock.boottime_ms() - LAST_KEPT_MS
         found = []
         for node in self._fleet.nodes:
@@ -124,14 +115,6 @@ class FleetView:
         if not found:
             raise NothingKnown(f"No node of the fleet answers {path}.")
         return found
-
-    def _forget(self, path: str) -> Callable[[asyncio.Task[None]], None]:
-        def forget(task: asyncio.Task[None]) -> None:
-            self._readings.pop(path, None)
-            if not task.cancelled() and task.exception() is not None:
-                self._log.error("reading_failed", path=path, error=repr(task.exception()))
-
-        return forget
 
     async def _read(self, path: str) -> None:
         at_once = asyncio.Semaphore(NODES_AT_ONCE)
@@ -153,6 +136,15 @@ class FleetView:
             for node in self._fleet.nodes:
                 group.create_task(read_one(node.node_id, node.base_url))
         self._read_ms[path] = self._clock.boottime_ms()
+
+
+def key_of(entry: dict[str, Any]) -> str | None:
+    """The comparison key of an entry of `/api/tags` or `/api/ps`; None where it has no name."""
+    name = entry.get("model") or entry.get("name")
+    try:
+        return comparison_key(name) if isinstance(name, str) else None
+    except InvalidModelName:
+        return None
 
 
 def _ordered(version: str) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ from aibs.gateway.failures import (
 )
 
 if TYPE_CHECKING:
-    from aibs.fleet import Worker
     from aibs.gateway.context import FailureKind, Meter
     from aibs.gateway.exchange import Exchange
     from aibs.gateway.job import Job
@@ -53,13 +52,13 @@ class Forwarder:
         self._silence_s = silence_s
         self._leaving = asyncio.Lock()
 
-    async def run(self, lease: HeldLease, job: Job, worker: Worker, watch: ClientWatch) -> None:
+    async def run(self, lease: HeldLease, job: Job, watch: ClientWatch) -> None:
         """Serve the job on the lease's node.
 
-        Raises NodeFailure and ModelMissing while nothing was passed on, ClientLeft; what fails
-        later is told to the client, and the lease then ends as failed.
+        Raises NodeFailure and ModelMissing while nothing was passed on, FleetMismatch, ClientLeft;
+        what fails later is told to the client, and the lease then ends as failed.
         """
-        sending = job.sending_to(worker, lease.model)
+        sending = job.sending_to(lease.worker, lease.model)
         job.phase = "loading"
         await self._prepare(lease, watch)
         job.phase = "before_first_byte"

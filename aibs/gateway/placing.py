@@ -7,13 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aibs import logs
-from aibs.errors import FleetMismatch, LeaseLost, PlacementDenied
+from aibs.errors import LeaseLost, PlacementDenied
 from aibs.gateway.blame import Blame
 from aibs.gateway.denials import answer_to
 from aibs.gateway.failures import ModelMissing, NodeFailure
+from aibs.placement.values import AVOID_MAX
 
 if TYPE_CHECKING:
-    from aibs.fleet import Worker
     from aibs.gateway.context import GatewayContext
     from aibs.gateway.exchange import Exchange
     from aibs.gateway.forwarding import Forwarder
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     Met = NodeFailure | ModelMissing
 
-AVOID_MAX: Final = 8
 ATTEMPTS_MAX: Final = 3
 """Nodes that one request may meet: more would only spread what makes them fail."""
 
@@ -46,7 +45,6 @@ class Placing:
         self._meter = context.meter
         self._forwarder = forwarder
         self._health = health
-        self._workers = {worker.worker_id: worker for worker in context.fleet.workers}
         # Bound once: two lines a request.
         self._log = logs.get("aibs.gateway.placing").bind()
 
@@ -124,7 +122,7 @@ class Placing:
                     await places.close()
                 self._acquired(job, lease)
                 try:
-                    await self._forwarder.run(lease, job, self._worker_of(lease), watch)
+                    await self._forwarder.run(lease, job, watch)
                     # What is left is the answer's end: a release comes before it.
                     watch.rest()
                     last_word = LastWord(job.exchange)
@@ -135,18 +133,6 @@ class Placing:
                 await places.close()
             if last_word is not None:
                 await last_word.say()
-
-    def _worker_of(self, lease: HeldLease) -> Worker:
-        worker = self._workers.get(lease.worker_id)
-        if worker is None:
-            worker = next(iter(self._fleet.workers_by_key.get(lease.model_key, ())), None)
-        if worker is None:
-            raise FleetMismatch(
-                f"The lease is for the worker {lease.worker_id}, which this gateway's roster has "
-                "not.",
-                mend="Use the same AIBS_MODEL_ADMISSION_WORKER_ROSTER in every process.",
-            )
-        return worker
 
     def _acquired(self, job: Job, lease: HeldLease) -> None:
         exchange = job.exchange

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from aibs.gateway.fleet_routes import fleet_routes
 from aibs.gateway.fleet_view import FleetView
@@ -14,7 +14,6 @@ from aibs.gateway.placing import Placing
 from aibs.gateway.routes import forwarded_routes
 from aibs.gateway.targets import Targets
 from aibs.gateway.upstream import Upstream
-from aibs.model_names import InvalidModelName, comparison_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,13 +52,6 @@ class DataPlane:
     def routes(self) -> list[Route]:
         """All routes of Ollama's and OpenAI's API, the often asked first."""
         return [*forwarded_routes(self), *fleet_routes(self)]
-
-    def key_of(self, entry: dict[str, Any]) -> str | None:
-        """The comparison key of an entry of `/api/tags`."""
-        try:
-            return comparison_key(str(entry.get("model") or entry.get("name")))
-        except InvalidModelName:
-            return None
 
     @property
     def count(self) -> int:

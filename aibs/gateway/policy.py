@@ -14,23 +14,13 @@ from aibs.ollama.keep_alive import InvalidDuration, parse_keep_alive
 if TYPE_CHECKING:
     from aibs.fleet import Worker
 
-RUNNER_OPTIONS: Final = frozenset(
-    {
-        "num_ctx",
-        "num_batch",
-        "num_gpu",
-        "main_gpu",
-        "use_mmap",
-        "num_thread",
-        "draft_num_predict",
-        "low_vram",
-        "f16_kv",
-        "logits_all",
-        "vocab_only",
-        "use_mlock",
-        "numa",
-    }
+_RUNNER_NUMBERS: Final = frozenset(
+    {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict"}
 )
+_RUNNER_BOOLEANS: Final = frozenset(
+    {"use_mmap", "low_vram", "f16_kv", "vocab_only", "use_mlock", "numa"}
+)
+RUNNER_OPTIONS: Final = _RUNNER_NUMBERS | _RUNNER_BOOLEANS | {"logits_all"}
 """Options that decide how a model is loaded."""
 
 _NUMBERS: Final = frozenset(
@@ -51,14 +41,10 @@ _NUMBERS: Final = frozenset(
         "mirostat",
         "mirostat_tau",
         "mirostat_eta",
-        *RUNNER_OPTIONS
-        - {"use_mmap", "low_vram", "f16_kv", "vocab_only", "use_mlock", "numa"}
-        - {"logits_all"},
+        *_RUNNER_NUMBERS,
     }
 )
-_BOOLEANS: Final = frozenset(
-    {"penalize_newline", "use_mmap", "low_vram", "f16_kv", "vocab_only", "use_mlock", "numa"}
-)
+_BOOLEANS: Final = _RUNNER_BOOLEANS | {"penalize_newline"}
 
 
 def shaped(fields: dict[str, Any], worker: Worker) -> dict[str, Any] | None:

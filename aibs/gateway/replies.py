@@ -36,16 +36,24 @@ OPENAI_TYPES: Final = {
 
 
 def error_document(
-    path: str, sentence: str, reason: str | None, status: int, retry_after_ms: int | None = None
+    path: str,
+    sentence: str,
+    reason: str | None,
+    status: int,
+    retry_after_ms: int | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The refusal as a document."""
+    """The refusal as a document. `more` are members of it in Ollama's format: OpenAI's clients
+    know no others than its own.
+    """
     # A client's text may hold a lone surrogate, which no JSON can carry.
     sentence = sentence.encode("utf-8", "replace").decode()
     if path.startswith("/v1/"):
         kind = OPENAI_TYPES.get(status, "api_error")
         return {"error": {"message": sentence, "type": kind, "param": None, "code": reason}}
     if path.startswith("/api/"):
-        return {"error": sentence, "reason": reason, "retry_after_ms": retry_after_ms}
+        known = {"error": sentence, "reason": reason, "retry_after_ms": retry_after_ms}
+        return {**known, **(more or {})}
     if retry_after_ms is None:
         return {"reason": reason, "detail": sentence}
     return {"reason": reason, "detail": sentence, "retry_after_ms": retry_after_ms}
@@ -70,12 +78,13 @@ def error_response(
     status: int,
     retry_after_ms: int | None = None,
     headers: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> Response:
-    """The refusal as an answer; `headers` are added."""
+    """The refusal as an answer; `headers` are added, `more` as in `error_document`."""
     found = dict(headers or {})
     if retry_after_ms is not None:
         found["retry-after"] = str(retry_after_s(retry_after_ms))
-    body = error_body(path, sentence, reason, status, retry_after_ms)
+    body = dumps(error_document(path, sentence, reason, status, retry_after_ms, more))
     return Response(body, status, found, "application/json")
 
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from starlette.routing import Route
 
 from aibs import logs
-from aibs.codec import dumps, rfc3339
+from aibs.codec import dumps
 from aibs.errors import AibsError
 from aibs.gateway.asked import NotAsked, body_of, format_of, wishes_of
 from aibs.gateway.bodies import BadBody, read_object
 from aibs.gateway.context import ANYBODY
 from aibs.gateway.exchange import BrokenOff, Exchange
 from aibs.gateway.job import Job
+from aibs.gateway.pieces import empty_piece
 from aibs.gateway.policy import is_unload, option_fault
 from aibs.gateway.replies import send_error
 from aibs.gateway.targets import NoTarget
@@ -237,19 +238,7 @@ async def _acknowledge_unload(send: Send, path: str, model: str) -> None:
     """What Ollama says to an unload, at once and whether or not anything is loaded. The model
     stays: when it goes is for placement to say, which may have others that use it.
     """
-    empty: dict[str, Any] = (
-        {"message": {"role": "assistant", "content": ""}}
-        if path == "/api/chat"
-        else {"response": ""}
-    )
-    document = {
-        "model": model,
-        "created_at": rfc3339(int(time.time() * 1000)),
-        **empty,
-        "done": True,
-        "done_reason": "unload",
-    }
-    await send_json(send, document)
+    await send_json(send, empty_piece(path, model, done=True, done_reason="unload"))
 
 
 async def send_json(send: Send, document: Any, status: int = 200) -> None:

@@ -15,6 +15,7 @@ from prometheus_client import multiprocess
 
 from aibs import logs
 from aibs.children.child import Child
+from aibs.gateway.control.meter import SHARED_DIR
 
 if TYPE_CHECKING:
     import socket
@@ -26,9 +27,6 @@ LISTENING: Final = "_AIBS_GATEWAY_SOCKET"
 
 MONITORS: Final = "_AIBS_GATEWAY_MONITORS"
 """Tells a worker that it has the monitor inside."""
-
-METRICS_DIR: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""Where the workers' metrics are added up; the client library's own variable."""
 
 PAUSE_FIRST_S: Final = 0.5
 PAUSE_MAX_S: Final = 30.0
@@ -62,7 +60,7 @@ async def _run(settings: Settings, sock: socket.socket, count: int, arguments: l
     environment = {
         **os.environ,
         LISTENING: str(sock.fileno()),
-        METRICS_DIR: metrics_dir,
+        SHARED_DIR: metrics_dir,
     }
     log = logs.get("aibs.gateway.workers")
     log.info("workers_started", count=count)
@@ -124,7 +122,7 @@ class _Worker:
             status = await self._child.wait()
             # One that was killed could not take back what it counted as under way.
             multiprocess.mark_process_dead(  # type: ignore[no-untyped-call]
-                pid, self._environment[METRICS_DIR]
+                pid, self._environment[SHARED_DIR]
             )
             if loop.time() - began_s > STEADY_S:
                 pause_s = PAUSE_FIRST_S

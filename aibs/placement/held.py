@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from aibs.clock import Clock
     from aibs.errors import LeaseLost
+    from aibs.fleet import Worker
     from aibs.ollama.client import NodeClient
     from aibs.placement.loading import Loads
     from aibs.placement.values import Lease, Outcome
@@ -114,6 +115,13 @@ class HeldLease:
             return None
         subject = Subject(self.model, self.role, self.request_id)
         return lost(subject, self._why_lost, self.lease_id, self.node_id)
+
+    @property
+    def worker(self) -> Worker:
+        """The roster's worker for it. A load with other options than the traffic's warms nothing:
+        both take them from here. Raises FleetMismatch where this process's roster has none.
+        """
+        return self._loads.worker_of(self)
 
     @property
     def needs_load(self) -> bool:

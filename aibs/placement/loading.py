@@ -62,7 +62,7 @@ class Loads:
         if load is None:
             if lease.warm and not lease.unload_first:
                 return
-            worker = self._worker(lease)
+            worker = self.worker_of(lease)
             job = ColdLoad(lease, worker, self._backend, self._clock, self._load_ms)
             load = _Load(job, asyncio.create_task(job.run(client), name=f"load {lease.model}"))
             self._under_way[place] = load
@@ -99,8 +99,8 @@ class Loads:
             raise WarmUpFailed("The load was broken off.", reason="cancelled")
         load.task.result()
 
-    def _worker(self, lease: HeldLease) -> Worker:
-        """The roster's worker: a load with other options than the traffic's warms nothing."""
+    def worker_of(self, lease: HeldLease) -> Worker:
+        """As HeldLease.worker."""
         same_model = self._by_key.get(lease.model_key, ())
         worker = self._workers.get(lease.worker_id) or next(iter(same_model), None)
         if worker is None:

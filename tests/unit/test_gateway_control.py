@@ -15,7 +15,6 @@ from aibs.eventstore.state import PoolState, Stamp, TermState
 from aibs.fleet import Fleet, Worker
 from aibs.gateway.control.log_counters import LogCounters, Totals
 from aibs.gateway.control.names import ModelNames
-from aibs.gateway.control.once import Once
 from aibs.gateway.control.placement_bodies import (
     ReleaseBody,
     call_id_of,
@@ -25,6 +24,7 @@ from aibs.gateway.control.placement_bodies import (
 from aibs.gateway.control.pool_view import DeclaredFleet, PoolView
 from aibs.gateway.control.samples import Polls
 from aibs.gateway.control.tally import LABELS_MAX, OTHER, Count, Spread
+from aibs.gateway.once import Once
 
 NOW = 1_000_000
 STALE = 20_000

@@ -19,8 +19,8 @@ from aibs.errors import CoordinationUnavailable, PoolMissing
 from aibs.eventstore.placement_state import PlacementState
 from aibs.gateway.control.answering import UNAVAILABLE_RETRY_MS, Refused, json_answer, route
 from aibs.gateway.control.local_status import local_status
-from aibs.gateway.control.once import Once
 from aibs.gateway.control.pool_view import Reason
+from aibs.gateway.once import Once
 from aibs.reports.moment import Moment
 from aibs.reports.status import status_document, to_json
 

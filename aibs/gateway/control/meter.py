@@ -37,6 +37,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 MetricType = TypeVar("MetricType", Counter, Gauge, Histogram)
 
 SHARED_DIR: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""Where workers' metrics are added up; the client library's own variable."""
 
 ROUTES: Final = frozenset(
     {

@@ -9,8 +9,8 @@ from prometheus_client.exposition import choose_encoder
 from starlette.responses import Response
 
 from aibs.gateway.control.answering import route
-from aibs.gateway.control.once import Once
 from aibs.gateway.control.pool_metrics import build_info, pool_metrics
+from aibs.gateway.once import Once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,11 +16,17 @@ T = TypeVar("T")
 class Once(Generic[T]):
     """`get` gives what is at most `keep_s` old. One making at a time; who leaves ends it for none.
 
-    A making that fails fails for those who waited for it, and is not kept.
+    `limit_s` bounds one making; None leaves that to it. A making that fails fails for those who
+    waited for it, and is not kept.
     """
 
     def __init__(
-        self, make: Callable[[], Awaitable[T]], clock: Clock, *, keep_s: float, limit_s: float
+        self,
+        make: Callable[[], Awaitable[T]],
+        clock: Clock,
+        *,
+        keep_s: float,
+        limit_s: float | None,
     ) -> None:
         self._make = make
         self._clock = clock
