@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
 from typing import TYPE_CHECKING
 
 from aibs.audit.text import render
@@ -16,6 +14,7 @@ from aibs.demo.report import (
     where_to_look,
 )
 from aibs.demo.scenario import Demo
+from aibs.interruption import unless_interrupted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,23 +28,13 @@ def run(console: Console, *, exit_when_done: bool) -> int:
 
 
 async def _guarded(console: Console, exit_when_done: bool) -> int:
-    loop = asyncio.get_running_loop()
     shown = asyncio.Event()
-    work = asyncio.ensure_future(_play(console, exit_when_done, shown))
-    told = False
-
-    def stop() -> None:
-        nonlocal told
-        # Once: a second Ctrl-C must not interrupt the cleaning up.
-        if not told:
-            told = True
-            console.print("Stopping: undoing everything ...")
-            work.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    with contextlib.suppress(asyncio.CancelledError):
-        return await work
+    status = await unless_interrupted(
+        _play(console, exit_when_done, shown),
+        lambda: console.print("Stopping: undoing everything ..."),
+    )
+    if status is not None:
+        return status
     # Ctrl-C is how the demo ends once everything was shown.
     return 0 if shown.is_set() else INTERRUPTED
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import TYPE_CHECKING
 
+from aibs.interruption import unless_interrupted
 from aibs.proofs.ground import configured, self_contained
 from aibs.proofs.service import prove
 
@@ -18,30 +18,12 @@ if TYPE_CHECKING:
 
 def run(settings: Settings, options: ProofOptions, tell: Callable[[str], None]) -> Proved | None:
     """Prove; None where it was interrupted. Raises as `prove` does."""
-    return asyncio.run(_guarded(settings, options, tell))
-
-
-async def _guarded(
-    settings: Settings, options: ProofOptions, tell: Callable[[str], None]
-) -> Proved | None:
-    loop = asyncio.get_running_loop()
-    work = asyncio.ensure_future(_prove(settings, options, tell))
-    told = False
-
-    def stop() -> None:
-        nonlocal told
-        # Once: a second Ctrl-C must not interrupt the cleaning up.
-        if not told:
-            told = True
-            tell("Stopping: the monitors end, and the namespace is deleted ...")
-            work.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        return None
+    return asyncio.run(
+        unless_interrupted(
+            _prove(settings, options, tell),
+            lambda: tell("Stopping: the monitors end, and the namespace is deleted ..."),
+        )
+    )
 
 
 async def _prove(settings: Settings, options: ProofOptions, tell: Callable[[str], None]) -> Proved:

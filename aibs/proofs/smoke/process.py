@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aibs.errors import ConfigurationError
+from aibs.interruption import unless_interrupted
 from aibs.proofs.smoke.gateway import Gateway
 from aibs.proofs.smoke.service import smoke
 
@@ -33,7 +33,12 @@ class SmokeOptions:
 
 def run(settings: Settings, options: SmokeOptions, tell: Callable[[str], None]) -> Tested | None:
     """Test; None where it was interrupted. Raises as `smoke` does."""
-    return asyncio.run(_guarded(settings, gateway_of(settings, options), tell))
+    return asyncio.run(
+        unless_interrupted(
+            smoke(settings, gateway_of(settings, options), tell),
+            lambda: tell("Stopping: the requests are left, and their leases end ..."),
+        )
+    )
 
 
 def gateway_of(settings: Settings, options: SmokeOptions) -> Gateway:
@@ -77,26 +82,3 @@ def key_of(api_keys: str) -> str | None:
         if rest and not rest.startswith("sha256:"):
             return rest.partition(":")[0]
     return None
-
-
-async def _guarded(
-    settings: Settings, gateway: Gateway, tell: Callable[[str], None]
-) -> Tested | None:
-    loop = asyncio.get_running_loop()
-    work = asyncio.ensure_future(smoke(settings, gateway, tell))
-    told = False
-
-    def stop() -> None:
-        nonlocal told
-        # Once: a second Ctrl-C must not interrupt the cleaning up.
-        if not told:
-            told = True
-            tell("Stopping: the requests are left, and their leases end ...")
-            work.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        return None
