@@ -7,6 +7,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from redis import Redis
 
@@ -15,6 +16,17 @@ from tests.valkey_server import ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+if os.environ.get("CI"):
+    # A history that fails is printed at once, to be shrunk on a desk: shrinking takes longer than a
+    # test may.
+    hypothesis.settings.register_profile(
+        "ci",
+        parent=hypothesis.settings.get_profile("ci"),
+        phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+    )
+    hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True)

@@ -144,9 +144,9 @@ end
 request.lanes = lanes
 
 local function grant_now(found)
-  local queue_ms, passed = 0, {}
+  local queue_ms, passed = 0, pool_waiting > 0 and passed_by(request) or {}
   if waiter then
-    queue_ms, passed = math.max(0, now - waiter.arrival_ms), passed_by(waiter)
+    queue_ms = math.max(0, now - waiter.arrival_ms)
     end_wait(waiter, 'granted')
   end
   return grant(found, request, queue_ms, json_names(passed),

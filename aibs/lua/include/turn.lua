@@ -76,7 +76,7 @@ local function passable(node, waiter)
     and not (node.reserved and node.reserved.request == waiter.key)
 end
 
--- Whether a model that is warm on the node has waiters at all: else nobody passes anybody.
+-- Whether a model that is warm on the node has waiters at all: else no waiter passes another.
 local function grouping_matters(node)
   for key in pairs(node.own or {}) do
     if redis.call('HEXISTS', counts_key, 'model|' .. key) == 1 then
@@ -132,7 +132,8 @@ local function preceding(node_id, node, request)
       ahead[#ahead + 1] = waiter
     end
   end
-  if not grouping_matters(node) then
+  -- Who only comes now is not counted among the waiters yet.
+  if not grouping_matters(node) and not warm_for(node, request) then
     return ahead
   end
   local rank = effective_rank(request)
@@ -284,10 +285,10 @@ local function next_to_look()
   return names
 end
 
--- Waiters that stood before this one: it found its model resident, or they had no use of the node.
-local function passed_by(waiter)
+-- Waiters that stand before it: it found its model resident, or they had no use of the node.
+local function passed_by(request)
   local names = {}
-  for i, other in ipairs(waiter and ahead_of(waiter) or {}) do
+  for i, other in ipairs(ahead_of(request)) do
     if i > NEXT_MAX then
       break
     end

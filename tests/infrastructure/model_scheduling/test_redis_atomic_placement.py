@@ -544,6 +544,20 @@ def test_requests_for_the_resident_model_pass_within_their_bound(world: World, a
     assert isinstance(ask(2, LARGE, wait_ms=10 * WAIT_MS), Granted)
 
 
+def test_who_only_comes_now_passes_as_a_waiter_would_and_the_log_names_whom(
+    world: World, ask: Asking
+) -> None:
+    world.declare(fleet(1, boxes=(("box-c", 90, 1),)))
+    world.observe("box-c", (resident(key_of("small:7b"), 10),))
+    held = ask.lease(1, SMALL)
+    ask(2, LARGE, wait_ms=WAIT_MS)
+    ask.give_back(held)
+    assert reasons(ask(3, MEDIUM)) == {"box-c": "reserved"}
+    ask.lease(4, SMALL)
+    grant = [event for event in _events(world) if event.type == "LeaseAcquired"][-1]
+    assert grant.data["evidence"]["passed"] == ["env-a|holder-a|r2"]
+
+
 def test_a_younger_request_takes_only_what_fits_beside_a_reservation(
     world: World, ask: Asking
 ) -> None:
