@@ -113,6 +113,11 @@ class Exchange:
         """What the node said of the answer's end."""
         return self._end.ending()
 
+    def said_all(self) -> bool:
+        """Whether the last word of a stream was passed on, whatever may follow it."""
+        whole = self.format == "whole" or isinstance(self._end, WholeEnd)
+        return not whole and self._end.ending().complete
+
     async def finish(self) -> None:
         """The answer is whole. May be repeated."""
         if not self._finished and self.started:

@@ -87,7 +87,7 @@ class Forwarder:
                 await exchange.answer(await self._small(response))
                 return
             self._meter.first_byte(lease.model, time.monotonic() - sent_s)
-            await self._relay(lease, response, exchange)
+            await self._relay(lease, response, exchange, watch)
             job.whole = True
 
     async def _prepare(self, lease: HeldLease, watch: ClientWatch) -> None:
@@ -156,13 +156,21 @@ class Forwarder:
             body = response.first
         return NodeAnswer(response.status, response.content_type or "text/plain", body or b"")
 
-    async def _relay(self, lease: HeldLease, response: Response, exchange: Exchange) -> None:
+    async def _relay(
+        self, lease: HeldLease, response: Response, exchange: Exchange, watch: ClientWatch
+    ) -> None:
         await exchange.start(response)
         chunk = response.first
         try:
             while chunk:
                 await exchange.pass_on(chunk)
-                chunk = await response.next_chunk(self._silence_s)
+                try:
+                    chunk = await response.next_chunk(self._silence_s)
+                except asyncio.CancelledError:
+                    # It needs no end of the connection to know that it has all.
+                    if not (watch.left.is_set() and exchange.said_all()):
+                        raise
+                    break
         except NodeFailure as failure:
             lease.end_as("failed")
             self._health.failed(failure)

@@ -227,6 +227,27 @@ def test_a_client_that_leaves_in_mid_stream_frees_the_node(scene: Scene) -> None
         scene.assert_nothing_left(mark, 1)
 
 
+@pytest.mark.parametrize(
+    ("number", "kind", "pieces"),
+    [(0, NDJSON, [WORD, DONE]), (1, "text/event-stream", [EVENT, b"data: [DONE]\n\n"])],
+    ids=["native", "openai"],
+)
+def test_a_client_that_leaves_behind_the_last_word_has_its_answer(
+    scene: Scene, number: int, kind: str, pieces: list[bytes]
+) -> None:
+    mark = scene.world.evidence.mark()
+    start = head(content_type=kind, transfer_encoding="chunked")
+    scene.raw.plays(Play((start, *chunked(pieces, end=False)), then="hold"))
+    with RawClient(scene.url) as client:
+        client.send(request_of(number))
+        got = b""
+        while pieces[-1].strip() not in got:
+            got += client.piece()
+        client.close()
+    assert wait_call(scene.raw).wait(WITHIN_S)
+    scene.assert_nothing_left(mark, 1, "completed")
+
+
 def test_a_half_closed_connection_is_a_client_that_left(scene: Scene) -> None:
     for number in range(ROUNDS):
         mark = scene.world.evidence.mark()

@@ -188,6 +188,12 @@ class World:
         """A script by name."""
         return self.run(self.pool.call(script, args, more))
 
+    async def refused_since_room_came(self) -> set[str]:
+        """Waiters that no decision looks at again before something comes free, or time passes."""
+        frees = await self.client.hget(self.keys.key("pool"), "frees")
+        tried = await self.client.hgetall(self.keys.key("tried"))
+        return {key.decode() for key, text in tried.items() if text.split()[0] == (frees or b"0")}
+
     def forget_the_log(self) -> None:
         """The log was lost with the state: what follows is folded from its new beginning."""
         self.events, self.folded = [], Coordination()

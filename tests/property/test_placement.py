@@ -411,6 +411,9 @@ class Placement(RuleBasedStateMachine):
         self.audited = len(self.world.events)
         holders = [one.document.request_key for one in self.world.folded.leases.living.values()]
         assert len(holders) == len(set(holders)), "a request has two leases"
+        model = self.oracle.model
+        fresh = {one.request_key for one in model.waiters.values() if one.tried == model.frees}
+        assert self.world.run(self.world.refused_since_room_came()) == fresh
 
 
 def _run(url: str, examples: int, steps: int) -> None:

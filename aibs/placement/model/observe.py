@@ -46,6 +46,7 @@ def observe(pool: PoolState, poll: Poll, now: int) -> None:
     """Note a poll that the stamps took."""
     pool.freed = False
     node = pool.nodes[poll.node_id]
+    pool.settle(now, [node.node_id])
     before = (
         not node.observed_ms
         or not node.of_fleet
