@@ -29,6 +29,12 @@ if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Tests wait for processes as often as they work: half as many again as there are cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(2, (cores or 1) * 3 // 2)
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own AIBS_* variables decide nothing here, but for the tests' own."""
