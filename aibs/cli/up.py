@@ -33,6 +33,9 @@ def up(
     port: Annotated[
         int | None, typer.Option(min=1, max=65_535, help="Its port, before AIBS_API_PORT.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes of the gateway, which share the port.")
+    ] = 1,
     exit_after: Annotated[
         float | None,
         typer.Option(metavar="S", min=0, help="End so many seconds after it was ready: a trial."),
@@ -41,4 +44,4 @@ def up(
     """See `_HELP`, which the command prints."""
     from aibs.up.process import run
 
-    raise typer.Exit(run(host, port, exit_after, typer.echo))
+    raise typer.Exit(run(host, port, workers, exit_after, typer.echo))

@@ -106,6 +106,8 @@ class Placing:
         job.phase, job.granted_s = "queued", None
         places = PlacesTold(job.exchange) if job.tells_place else None
         last_word: LastWord | None = None
+        # On a refusal, too: the log tells of it under this id.
+        job.exchange.add_header("x-aibs-request", request_id)
         try:
             async with self._placer.lease(
                 model=job.target.model,
@@ -140,7 +142,6 @@ class Placing:
         job.node = (lease.node_base_url, lease.model)
         exchange.add_header("x-aibs-node", lease.node_id)
         exchange.add_header("x-aibs-lease", lease.lease_id)
-        exchange.add_header("x-aibs-request", lease.request_id)
         exchange.add_header("x-aibs-queue-ms", str(lease.queue_ms))
         self._meter.waited(lease.model, lease.queue_ms / 1000)
         self._log.info(

@@ -31,6 +31,8 @@ class Plan:
     environment: Mapping[str, str]
     own: Mapping[str, str]
     overruled: tuple[str, ...]
+    workers: int = 1
+    """Processes of the gateway."""
 
     @property
     def embedded(self) -> bool:
@@ -49,6 +51,7 @@ def plan_of(
     *,
     host: str | None = None,
     port: int | None = None,
+    workers: int = 1,
     terminal: bool = False,
 ) -> Plan:
     """The plan for these settings; `terminal`: somebody reads the log as it comes.
@@ -66,7 +69,7 @@ def plan_of(
     overruled = tuple(
         name for name in (ENABLED, SINGLE_HOST) if name in own and _set_otherwise(given, name)
     )
-    return Plan(settings, environment, own, overruled)
+    return Plan(settings, environment, own, overruled, workers)
 
 
 def _set_otherwise(given: Settings, name: str) -> bool:

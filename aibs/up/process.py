@@ -30,13 +30,24 @@ NAME_WIDTH = 7
 
 
 def run(
-    host: str | None, port: int | None, exit_after_s: float | None, echo: Callable[[str], None]
+    host: str | None,
+    port: int | None,
+    workers: int,
+    exit_after_s: float | None,
+    echo: Callable[[str], None],
 ) -> int:
     """Run until told to stop. Returns the exit status: 0, or 1 after a disorderly end.
 
     Raises ConfigurationError, CoordinationUnavailable, ChildGivenUp; by then all has ended.
     """
-    plan = plan_of(os.environ, ENV_FILE, host=host, port=port, terminal=sys.stderr.isatty())
+    plan = plan_of(
+        os.environ,
+        ENV_FILE,
+        host=host,
+        port=port,
+        workers=workers,
+        terminal=sys.stderr.isatty(),
+    )
     logs.configure(plan.settings.log_level, plan.settings.log_format)
     if not plan.settings.fleet().nodes:
         raise asyncio.run(no_nodes())

@@ -126,12 +126,15 @@ class Tree:
     async def _start(self, name: str) -> None:
         settings = self._plan.settings
         arguments, grace_s = {
-            "monitor": ("monitor", MONITOR_GRACE_S),
-            "gateway": ("serve", settings.api_drain_seconds + GATEWAY_MARGIN_S),
+            "monitor": (("monitor",), MONITOR_GRACE_S),
+            "gateway": (
+                ("serve", "--workers", str(self._plan.workers)),
+                settings.api_drain_seconds + GATEWAY_MARGIN_S,
+            ),
         }[name]
         child = Child(
             name,
-            (arguments,),
+            arguments,
             self._plan.environment,
             grace_s=grace_s,
             hear=lambda line: self._hear(name, line),

@@ -115,6 +115,8 @@ def test_a_request_that_does_not_wait_is_refused_at_once_with_the_nodes_reason(
     assert "box-a" in told["error"]
     assert refused.header("retry-after") is not None
     assert not world.evidence.events("LeaseQueued", after=mark)
+    (denied,) = world.evidence.events("LeaseDenied", after=mark)
+    assert refused.header("x-aibs-request") == denied.data["request_id"]
 
 
 def test_a_full_queue_is_told_as_too_many_requests(

@@ -357,7 +357,8 @@ async def test_two_proofs_and_a_live_monitor_do_not_disturb_each_other(tmp_path:
 async def _command(made: Scene, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "aibs", "prove-takeover", *arguments),
-        env=dict(made.ground.environment),
+        # What one leaves that is killed goes with the test.
+        env={**made.ground.environment, "TMPDIR": str(made.ground.directory)},
         cwd=made.ground.cwd,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

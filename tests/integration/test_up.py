@@ -228,13 +228,16 @@ async def test_a_second_start_goes_on_with_the_log_of_the_first(tmp_path: Path) 
 # --- going down
 
 
-async def _goes_down(tmp_path: Path, number: signal.Signals) -> None:
+async def _goes_down(tmp_path: Path, number: signal.Signals, *, workers: int = 1) -> None:
     slow = specs(load_s=0, token_s=0.05, tokens=20)
-    async with SimServer(slow) as nodes, up(tmp_path, nodes) as found:
+    more = ("--workers", str(workers))
+    async with SimServer(slow) as nodes, up(tmp_path, nodes, *more) as found:
         await found.said("Ready.")
         chat = asyncio.create_task(found.chat())
         await found.said("placement_acquired", found.err)
         tree = found.tree()
+        if workers > 1:
+            assert len(_descendants(found.child("gateway"))) >= workers
         os.killpg(found.process.pid, number)
         answer = await chat
         assert answer.json()["done"], "the request under way was cut"
@@ -255,7 +258,7 @@ async def test_ctrl_c_ends_the_gateway_then_the_monitor_then_the_server(tmp_path
 
 @in_loop
 async def test_sigterm_ends_the_gateway_then_the_monitor_then_the_server(tmp_path: Path) -> None:
-    await _goes_down(tmp_path, signal.SIGTERM)
+    await _goes_down(tmp_path, signal.SIGTERM, workers=2)
 
 
 @in_loop
