@@ -78,11 +78,12 @@ local function give_back(node, key, weight, params)
   end
 end
 
--- A slot that ended without a release comes back once a later poll answered and the time passed.
+-- A slot that ended without a release comes back once a later poll answered and the time passed. A
+-- node that left the fleet is not polled, and given nothing before it was seen again: time is all.
 local function settle(node_id, node)
   local left = {}
   for _, drain in ipairs(node.drains) do
-    if node.observed_at > drain.at and now >= drain.till then
+    if (node.undeclared or node.observed_at > drain.at) and now >= drain.till then
       give_back(node, drain.key, drain.weight, drain.params)
       dirty[node_id] = dirty[node_id] or 'use'
       free_something()

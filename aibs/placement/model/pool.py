@@ -99,13 +99,15 @@ class PoolState:
             self.frees += 1
 
     def settle(self, now: int, node_ids: Iterable[str]) -> None:
-        """Slots that have drained come back on nodes that a decision looks at."""
+        """Slots that have drained come back on nodes that a decision looks at. A node that left the
+        fleet is not polled: there time is all.
+        """
         for node in [self.nodes[one] for one in node_ids if one in self.nodes]:
             for lease_id, hold in list(node.holds.items()):
                 if (
                     hold.ended_ms is not None
                     and hold.till_ms is not None
-                    and node.observed_ms > hold.ended_ms
+                    and (node.undeclared or node.observed_ms > hold.ended_ms)
                     and now >= hold.till_ms
                 ):
                     self.give_back(node, lease_id, now)

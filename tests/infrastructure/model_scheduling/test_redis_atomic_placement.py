@@ -214,6 +214,22 @@ def test_of_a_node_that_left_the_fleet_and_returned_nothing_seen_before_counts(
     assert ask.lease(2, SMALL).weight_bytes == 10 * GB
 
 
+def test_a_slot_of_a_node_that_left_the_fleet_comes_back_by_time_alone(
+    world: World, ask: Asking
+) -> None:
+    assert ask.lease(1, f"mr|{key_of('medium:30b')}|deep").node_id == "box-c"
+    without = (("box-e", 104, 3),)
+    world.declare(fleet(1, boxes=without))
+    later(world, TTL_MS)
+    world.call("reap", ORDER)
+    world.call("reindex", {"apply": "1"})
+    assert world.run(world.client.hexists(world.keys.key("capacity"), "box-c"))
+    # Nobody polls it any more.
+    later(world, LIMITS.drain_ms)
+    world.call("reindex", {"apply": "1"})
+    assert not world.run(world.client.hexists(world.keys.key("capacity"), "box-c"))
+
+
 def test_a_hundred_requests_within_one_poll_interval_spread_evenly(
     world: World, ask: Asking
 ) -> None:
