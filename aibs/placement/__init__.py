@@ -32,14 +32,18 @@ with a code, each node's reason, and a sentence that says what would help.
 
 from __future__ import annotations
 
-from aibs.errors import LeaseLost, PlacementDenied
-from aibs.placement.asking import PlacerTiming
-from aibs.placement.backend import Backend
-from aibs.placement.held import HeldLease
-from aibs.placement.opening import open_placer
-from aibs.placement.placer import Placer
-from aibs.placement.sync import SyncLease, SyncPlacer
-from aibs.placement.values import Lease, NodeReason
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aibs.errors import LeaseLost, PlacementDenied
+    from aibs.placement.asking import PlacerTiming
+    from aibs.placement.backend import Backend
+    from aibs.placement.held import HeldLease
+    from aibs.placement.opening import open_placer
+    from aibs.placement.placer import Placer
+    from aibs.placement.sync import SyncLease, SyncPlacer
+    from aibs.placement.values import Lease, NodeReason
 
 __all__ = [
     "Backend",
@@ -54,3 +58,25 @@ __all__ = [
     "SyncPlacer",
     "open_placer",
 ]
+
+# Loaded when it is asked for: commands that only read the log need no client for nodes.
+_HOMES = {
+    "Backend": "aibs.placement.backend",
+    "HeldLease": "aibs.placement.held",
+    "Lease": "aibs.placement.values",
+    "LeaseLost": "aibs.errors",
+    "NodeReason": "aibs.placement.values",
+    "PlacementDenied": "aibs.errors",
+    "Placer": "aibs.placement.placer",
+    "PlacerTiming": "aibs.placement.asking",
+    "SyncLease": "aibs.placement.sync",
+    "SyncPlacer": "aibs.placement.sync",
+    "open_placer": "aibs.placement.opening",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -223,11 +223,11 @@ def test_a_slot_of_a_node_that_left_the_fleet_comes_back_by_time_alone(
     later(world, TTL_MS)
     world.call("reap", ORDER)
     world.call("reindex", {"apply": "1"})
-    assert world.run(world.client.hexists(world.keys.key("capacity"), "box-c"))
+    assert world.run(world.client.hget(world.keys.key("capacity"), "box-c"))
     # Nobody polls it any more.
     later(world, LIMITS.drain_ms)
     world.call("reindex", {"apply": "1"})
-    assert not world.run(world.client.hexists(world.keys.key("capacity"), "box-c"))
+    assert not world.run(world.client.hget(world.keys.key("capacity"), "box-c"))
 
 
 def test_a_hundred_requests_within_one_poll_interval_spread_evenly(
