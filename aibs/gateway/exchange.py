@@ -115,8 +115,7 @@ class Exchange:
 
     def said_all(self) -> bool:
         """Whether the last word of a stream was passed on, whatever may follow it."""
-        whole = self.format == "whole" or isinstance(self._end, WholeEnd)
-        return not whole and self._end.ending().complete
+        return not self._in_one_piece and self._end.ending().complete
 
     async def finish(self) -> None:
         """The answer is whole. May be repeated."""
@@ -177,8 +176,12 @@ class Exchange:
             line = dumps(empty_piece(self.path, self.model, done=False, aibs=place)) + b"\n"
         await self._body_apart(line, more=True)
 
+    @property
+    def _in_one_piece(self) -> bool:
+        return self.format == "whole" or isinstance(self._end, WholeEnd)
+
     async def _break_off(self, document: dict[str, Any]) -> None:
-        if self.format == "whole" or isinstance(self._end, WholeEnd) or self._left is not None:
+        if self._in_one_piece or self._left is not None:
             # Without its end, the framing itself tells the client that it has not all.
             raise BrokenOff
         before = b""

@@ -164,13 +164,7 @@ class Forwarder:
         try:
             while chunk:
                 await exchange.pass_on(chunk)
-                try:
-                    chunk = await response.next_chunk(self._silence_s)
-                except asyncio.CancelledError:
-                    # It needs no end of the connection to know that it has all.
-                    if not (watch.left.is_set() and exchange.said_all()):
-                        raise
-                    break
+                chunk = await self._next_chunk(response, exchange, watch)
         except NodeFailure as failure:
             lease.end_as("failed")
             self._health.failed(failure)
@@ -197,6 +191,18 @@ class Forwarder:
             self._health.failed(
                 NodeFailure(lease.node_id, "truncated", "a stream ended without its end")
             )
+
+    async def _next_chunk(
+        self, response: Response, exchange: Exchange, watch: ClientWatch
+    ) -> bytes:
+        """Empty at the end. Raises NodeFailure."""
+        try:
+            return await response.next_chunk(self._silence_s)
+        except asyncio.CancelledError:
+            # A client needs no end of the node's connection to know that it has all.
+            if watch.left.is_set() and exchange.said_all():
+                return b""
+            raise
 
 
 def load_failure(lease: HeldLease, error: BaseException) -> BaseException:

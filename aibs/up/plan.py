@@ -31,7 +31,7 @@ class Plan:
     environment: Mapping[str, str]
     own: Mapping[str, str]
     overruled: tuple[str, ...]
-    workers: int = 1
+    workers: int
     """Processes of the gateway."""
 
     @property

@@ -258,15 +258,15 @@ def _run(url: str, examples: int, steps: int) -> None:
         print_blob=True,
     )
     by_hand(Machine())
-    assert Machine.drained, "no state was read on from one in which a slot drains"
     Machine.TestCase("runTest").debug()
     assert Machine.compared > examples, "hardly a state was compared"
+    assert Machine.drained > examples, f"{Machine.drained} states were read on from one that drains"
 
 
 def by_hand(machine: Replayed) -> None:
     """What chance may leave out: slots that drain, and states that are read on from there."""
     machine.begin()
-    for number in range(100, 103):
+    for number in range(100, 104):
         machine.a_state_is_recorded()
         machine.holders_are_gone(number)
         for _ in range(EVERY):

@@ -132,12 +132,13 @@ local function preceding(node_id, node, request)
       ahead[#ahead + 1] = waiter
     end
   end
+  local finds_it = warm_for(node, request)
   -- Who only comes now is not counted among the waiters yet.
-  if not grouping_matters(node) and not warm_for(node, request) then
+  if not finds_it and not grouping_matters(node) then
     return ahead
   end
   local rank = effective_rank(request)
-  if warm_for(node, request) then
+  if finds_it then
     local list, from = {}, #ahead
     while from > 0 and effective_rank(ahead[from]) == rank
         and (warm_for(node, ahead[from]) or passable(node, ahead[from])) do
