@@ -9,16 +9,15 @@ import logging
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from aibs import logs
 from aibs.errors import ConfigurationError
 from aibs.gateway.app import open_gateway
+from aibs.gateway.connection import KEEP_ALIVE_S, ClientConnection
 from aibs.gateway.inner_monitor import monitor_inside
-from aibs.gateway.routes import DROP
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -30,8 +29,8 @@ BACKLOG = 2048
 YOUNG_MAX = 10_000
 """Objects made before the collector looks for cycles: some tens of requests' worth."""
 
-KEEP_ALIVE_S = 75
-"""How long an idle client's connection is kept."""
+SWEEP_TICKS = 50
+"""Of the server, a tenth of a second each, between two looks for clients that send nothing."""
 
 LAST_WORDS_S = 5.0
 """After the drain: for the words to clients whose requests are ended, and the releases."""
@@ -73,20 +72,21 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-class _Protocol(HttpToolsProtocol):
-    """Lets the application drop the connection of a client that does not read."""
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        cast("dict[str, Any]", self.scope)["extensions"] = {DROP: self.transport.abort}
-
-
 class _Server(uvicorn.Server):
-    """Leaves signals to its caller."""
+    """Leaves signals to its caller, and drops connections on which no request comes."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called by the server ten times a second; true ends it."""
+        if counter % SWEEP_TICKS == 0:
+            now_s = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, ClientConnection) and connection.overdue(now_s):
+                    connection.drop()
+        return await super().on_tick(counter)
 
 
 async def _serve(settings: Settings, sock: socket.socket, *, with_monitor: bool) -> None:
@@ -100,7 +100,7 @@ async def _serve(settings: Settings, sock: socket.socket, *, with_monitor: bool)
         config = uvicorn.Config(
             gateway.app,
             loop="none",
-            http=_Protocol,
+            http=ClientConnection,
             ws="none",
             lifespan="off",
             log_config=None,

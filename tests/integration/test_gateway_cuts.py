@@ -263,6 +263,52 @@ def test_a_half_closed_connection_is_a_client_that_left(scene: Scene) -> None:
             scene.assert_nothing_left(mark, 1)
 
 
+BEHIND = b"GET /api/version HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@pytest.mark.parametrize("behind", [1, 16], ids=["one", "many"])
+def test_a_client_with_requests_behind_its_first_is_noticed_when_it_leaves(
+    scene: Scene, behind: int
+) -> None:
+    evidence = scene.world.evidence
+    scene.raw.plays(begun(0))
+    with RawClient(scene.url) as holder:
+        holder.send(request_of(0))
+        gone = wait_call(scene.raw)
+        mark = evidence.mark()
+        for number in range(len(WAYS)):
+            with RawClient(scene.url) as client:
+                client.send(request_of(number) + BEHIND * behind)
+                until(lambda: evidence.waiting() == 1, "one that waits")
+                leave(client, number)
+            until(lambda: evidence.waiting() == 0, "none that waits", WITHIN_S)
+        assert not evidence.grants(mark)
+    assert gone.wait(WITHIN_S)
+    until(lambda: evidence.active() == 0, "no lease", WITHIN_S)
+    for number in range(2 * len(WAYS)):
+        mark = evidence.mark()
+        scene.raw.plays(begun(number))
+        with RawClient(scene.url) as client:
+            client.send(request_of(number) + BEHIND * behind)
+            assert client.piece()
+            leave(client, number)
+        assert wait_call(scene.raw, number + 2).wait(WITHIN_S)
+        scene.assert_nothing_left(mark, 1)
+    assert not scene.gateway.tracebacks()
+
+
+def test_requests_behind_another_are_answered_in_their_order(scene: Scene) -> None:
+    start = head(content_type=NDJSON, transfer_encoding="chunked")
+    scene.raw.plays(Play((start, *chunked([WORD, DONE]))))
+    with RawClient(scene.url) as client:
+        client.send((request_of(0) + BEHIND) * 20)
+        received = b""
+        while received.count(b'"version"') < 20:
+            received += client.socket.recv(1 << 16)
+    assert received.count(DONE.strip()) == 20
+    assert received.index(DONE.strip()) < received.index(b'"version"')
+
+
 @pytest.mark.parametrize("rounds", SLOW_ROUNDS)
 def test_a_slow_coordination_server_keeps_no_lease_of_a_client_that_left(
     scene: Scene, rounds: int
