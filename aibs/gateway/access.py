@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from aibs import logs
 from aibs.gateway.body_guard import BodyGuard, refuse, too_large
 from aibs.gateway.context import ANYBODY
+from aibs.gateway.denials import SHUTTING_DOWN, SHUTTING_DOWN_RETRY_MS
 from aibs.gateway.local import is_local_host, is_local_origin, is_local_peer
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ OPEN_PATHS: Final = frozenset({"/health", "/livez", "/readyz"})
 KEPT_WHILE_DRAINING: Final = OPEN_PATHS | {"/status", "/metrics"}
 """Answered by a process on its way out; and what ends or keeps alive a placement."""
 
-DRAINING_RETRY_MS: Final = 1_000
 LOG_EVERY_MS: Final = 10_000
 """Refused keys are logged at most so often, with their number."""
 
@@ -157,9 +157,10 @@ class Access:
         if self._draining.on and not _kept_while_draining(scope["method"], path):
             return Refusal(
                 503,
-                "shutting_down",
-                "This gateway is shutting down and takes no new request.",
-                retry_after_ms=DRAINING_RETRY_MS,
+                SHUTTING_DOWN,
+                "This gateway is shutting down and takes no new request: send the same one to "
+                "another gateway, or again in a moment.",
+                retry_after_ms=SHUTTING_DOWN_RETRY_MS,
             )
         if headers.length is not None:
             return self._too_long(headers.length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from aibs.clock import Clock
+    from aibs.gateway.context import Meter
     from aibs.settings import Settings
 
 
@@ -67,15 +69,16 @@ async def open_gateway(settings: Settings, *, clock: Clock | None = None) -> Asy
         async with ControlPlane(context) as control:
             context = replace(context, meter=control.meter)
             async with DataPlane(context) as plane:
-                app = control.guard(_Dispatch([*plane.routes, *control.routes]))
+                app = control.guard(_Dispatch([*plane.routes, *control.routes], control.meter))
                 yield Gateway(app, plane, control, context)
 
 
 class _Dispatch:
     """Straight to the application of a fixed path; what has patterns goes through the router."""
 
-    def __init__(self, routes: list[Route]) -> None:
-        self._router = Router(routes, redirect_slashes=False, default=_no_route)
+    def __init__(self, routes: list[Route], meter: Meter) -> None:
+        self._meter = meter
+        self._router = Router(routes, redirect_slashes=False, default=self._no_route)
         self._straight: dict[str, ASGIApp] = {
             route.path: route.endpoint
             for route in routes
@@ -87,8 +90,12 @@ class _Dispatch:
         app = self._straight.get(scope["path"], self._router)
         await app(scope, receive, send)
 
-
-async def _no_route(scope: Scope, _: Receive, send: Send) -> None:
-    if scope["type"] == "http":
-        path = scope["path"]
-        await send_error(send, path, f"There is no {path[:200]} here.", None, 404)
+    async def _no_route(self, scope: Scope, _: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        path, began_s = scope["path"], time.monotonic()
+        self._meter.began(path)
+        try:
+            await send_error(send, path, f"There is no {path[:200]} here.", "not_found", 404)
+        finally:
+            self._meter.ended(path, 404, None, time.monotonic() - began_s)

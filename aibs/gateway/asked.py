@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from aibs.gateway.watch import ClientLeft
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.types import Receive
+
     from aibs.gateway.context import Caller
     from aibs.gateway.endings import Format
-    from aibs.gateway.watch import Receive
     from aibs.placement.values import Class
 
 RANKS: Final = {"low": 0, "normal": 1, "high": 2}
@@ -21,10 +24,18 @@ TRUE: Final = frozenset({"1", "true", "yes", "on"})
 class NotAsked(Exception):
     """The request cannot be understood; `status` and the sentence are for its client."""
 
-    def __init__(self, sentence: str, status: int = 400, reason: str | None = None) -> None:
+    def __init__(
+        self,
+        sentence: str,
+        status: int = 400,
+        reason: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(sentence)
         self.status = status
         self.reason = reason
+        self.headers = headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +70,14 @@ def wishes_of(headers: list[tuple[bytes, bytes]], caller: Caller) -> Wishes:
     )
 
 
+def default_class(caller: Caller) -> Class:
+    """The class of a request that names none: normal, or the key's where that is lower."""
+    return "normal" if RANKS[caller.max_class] >= RANKS["normal"] else caller.max_class
+
+
 def _priority(text: str, caller: Caller) -> Class:
     if not text:
-        return "normal" if RANKS[caller.max_class] >= RANKS["normal"] else caller.max_class
+        return default_class(caller)
     wanted = text.lower()
     if wanted not in RANKS:
         raise NotAsked(f"X-AIBS-Priority is {text[:40]!r}: it can be high, normal or low.")

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from aibs import logs
 from aibs.codec import dumps_in_order
 from aibs.gateway.asked import NotAsked, body_of
 from aibs.gateway.bodies import BadBody, read_object
+from aibs.gateway.denials import BROKE
 from aibs.gateway.failures import NodeFailure
 from aibs.gateway.fleet_view import NothingKnown, key_of
 from aibs.gateway.replies import error_response
 from aibs.gateway.targets import NoTarget
+from aibs.gateway.watch import ClientLeft
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     from aibs.gateway.plane import DataPlane
 
+    Answerer = Callable[[Request], Awaitable[Response]]
+
 SHOW_S: Final = 10.0
 NODES_ASKED_MAX: Final = 3
+NOTHING_KNOWN_RETRY_MS: Final = 2_000
 
 REFUSED: Final = (
     "/api/pull",
@@ -34,7 +42,7 @@ REFUSED: Final = (
     "/api/delete",
     "/api/blobs/{digest:path}",
 )
-_METHODS: Final = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
+_LEFT_STATUS: Final = 499
 
 
 def fleet_routes(plane: DataPlane) -> list[Route]:
@@ -63,23 +71,26 @@ def fleet_routes(plane: DataPlane) -> list[Route]:
                 target.role is None and key_of(entry) in keys
             ):
                 return _json(_openai_model(entry))
-        raise NoTarget(f"model {request.path_params['model'][:200]!r} not found", 404, None)
+        raise NoTarget(
+            f"model {request.path_params['model'][:200]!r} not found", 404, "unknown_model"
+        )
 
     async def show(request: Request) -> Response:
         return await _show(plane, request)
 
-    def told(answer: Callable[[Request], Awaitable[Response]]) -> Any:
-        return _told(answer)
+    def route(path: str, answer: Answerer, *methods: str) -> Route:
+        return Route(path, _Endpoint(plane, path, answer, methods))
 
+    get = ("GET", "HEAD")
     return [
-        Route("/", told(_running), methods=["GET"]),
-        Route("/api/tags", told(tags), methods=["GET"]),
-        Route("/api/ps", told(ps), methods=["GET"]),
-        Route("/api/version", told(version), methods=["GET"]),
-        Route("/api/show", told(show), methods=["POST"]),
-        Route("/v1/models", told(models), methods=["GET"]),
-        Route("/v1/models/{model:path}", told(model), methods=["GET"]),
-        *(Route(path, told(_refuse), methods=_METHODS) for path in REFUSED),
+        route("/", _running, *get),
+        route("/api/tags", tags, *get),
+        route("/api/ps", ps, *get),
+        route("/api/version", version, *get),
+        route("/api/show", show, "POST"),
+        route("/v1/models", models, *get),
+        route("/v1/models/{model:path}", model, *get),
+        *(route(path, _refuse) for path in REFUSED),
     ]
 
 
@@ -122,21 +133,58 @@ async def _show(plane: DataPlane, request: Request) -> Response:
     raise NoTarget(f"model {str(asked)[:200]!r} not found", 404, "unknown_model")
 
 
-def _told(answer: Callable[[Request], Awaitable[Response]]) -> Any:
-    """With every refusal in the client's format."""
+class _Endpoint:
+    """One path: counted, with every refusal in the client's format. Without `methods` all are
+    answered alike.
+    """
 
-    async def told(request: Request) -> Response:
-        path = request.url.path
+    def __init__(
+        self, plane: DataPlane, path: str, answer: Answerer, methods: tuple[str, ...]
+    ) -> None:
+        self._label = path.replace(":path}", "}")
+        self._answer = answer
+        self._methods = methods
+        self._meter = plane.context.meter
+        self._log = logs.get("aibs.gateway.fleet_routes", route=self._label)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        began_s, status = time.monotonic(), _LEFT_STATUS
+        self._meter.began(self._label)
         try:
-            return await answer(request)
-        except (NotAsked, NoTarget) as error:
+            answer = await self._told(Request(scope, receive))
+            status = answer.status_code
+            await answer(scope, receive, send)
+        except ClientLeft:
+            # Nobody is there to be answered.
+            status = _LEFT_STATUS
+        finally:
+            self._meter.ended(self._label, status, None, time.monotonic() - began_s)
+
+    async def _told(self, request: Request) -> Response:
+        path: str = request.scope["path"]
+        try:
+            self._require_method(request.method)
+            return await self._answer(request)
+        except NotAsked as error:
+            return error_response(
+                path, str(error), error.reason, error.status, headers=error.headers
+            )
+        except NoTarget as error:
             return error_response(path, str(error), error.reason, error.status)
         except BadBody as error:
             return error_response(path, str(error), None, 400)
         except NothingKnown as error:
-            return error_response(path, str(error), "node_unhealthy", 503, 2_000)
+            return error_response(path, str(error), "node_unhealthy", 503, NOTHING_KNOWN_RETRY_MS)
+        except Exception as error:  # noqa: BLE001 - its client is told, whatever it was
+            self._log.exception("request_broke", error=repr(error))
+            return error_response(path, BROKE, "failed", 500)
 
-    return told
+    def _require_method(self, method: str) -> None:
+        if self._methods and method not in self._methods:
+            allowed = ", ".join(self._methods)
+            sentence = f"{self._label} is asked with {allowed}."
+            raise NotAsked(sentence, 405, headers={"allow": allowed})
 
 
 def _json(document: Any) -> Response:

@@ -3,9 +3,10 @@
     /api/…   Ollama      {"error": sentence, "reason": code, "retry_after_ms": n|null}
     /v1/…    OpenAI      {"error": {"message", "type", "param", "code"}}
     others   the gateway {"reason": code, "detail": sentence}, with retry_after_ms where it is known
+    a 503 of the Placements API has `nodes`, `retry_after_ms` and `position` always
 
 Pure but for `send_error`. `reason` is a code of the one list of reasons, or of the gateway's own
-words for requests that never came to be placed; None where only the sentence says it.
+words for requests that never came to be placed; None where the status alone says it (`CODES`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,19 @@ OPENAI_TYPES: Final = {
 }
 """Every other status is an `api_error`, as Ollama's own /v1 routes have it (ollama.md §1.7)."""
 
+CODES: Final = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "timeout",
+    413: "too_large",
+    415: "unsupported_encoding",
+    431: "headers_too_large",
+}
+"""The code where nothing says more than the status; of every other status it is `failed`."""
+
 
 def error_document(
     path: str,
@@ -48,12 +62,25 @@ def error_document(
     """
     # A client's text may hold a lone surrogate, which no JSON can carry.
     sentence = sentence.encode("utf-8", "replace").decode()
+    reason = reason or CODES.get(status, "failed")
     if path.startswith("/v1/"):
         kind = OPENAI_TYPES.get(status, "api_error")
         return {"error": {"message": sentence, "type": kind, "param": None, "code": reason}}
     if path.startswith("/api/"):
-        known = {"error": sentence, "reason": reason, "retry_after_ms": retry_after_ms}
+        known: dict[str, Any] = {
+            "error": sentence,
+            "reason": reason,
+            "retry_after_ms": retry_after_ms,
+        }
         return {**known, **(more or {})}
+    if status == 503 and (path == "/placements" or path.startswith("/placements/")):
+        denial: dict[str, Any] = {
+            "reason": reason,
+            "detail": sentence,
+            "nodes": [],
+            "position": None,
+        }
+        return {**denial, "retry_after_ms": retry_after_ms}
     if retry_after_ms is None:
         return {"reason": reason, "detail": sentence}
     return {"reason": reason, "detail": sentence, "retry_after_ms": retry_after_ms}

@@ -15,6 +15,7 @@ from aibs.errors import AibsError
 from aibs.gateway.asked import NotAsked, body_of, format_of, wishes_of
 from aibs.gateway.bodies import BadBody, read_object
 from aibs.gateway.context import ANYBODY
+from aibs.gateway.denials import BROKE, SHUTTING_DOWN, SHUTTING_DOWN_RETRY_MS, Told, told
 from aibs.gateway.exchange import BrokenOff, Exchange
 from aibs.gateway.job import Job
 from aibs.gateway.pieces import empty_piece
@@ -85,52 +86,53 @@ class ForwardedRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         path, meter = self._path.path, self._plane.context.meter
-        if scope["method"] != "POST":
-            await send_error(
-                send, path, f"{path} is asked with POST.", None, 405, headers={"allow": "POST"}
-            )
-            return
         began_s = time.monotonic()
         meter.began(path)
-        told = _Told(send, scope)
+        client = _Client(send, scope)
         job: Job | None = None
         span: Any = None
         try:
+            _require_post(scope["method"], path)
             with self._plane.under_way():
-                job = await self._job(scope, receive, told)
+                job = await self._job(scope, receive, client)
                 if job is not None:
                     span = self._traced(job, scope)
-                    async with ClientWatch(receive) as watch:
+                    with ClientWatch(scope) as watch:
                         await self._plane.placing.serve(job, watch)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not self._plane.stopping or task is None or task.uncancel():
                 raise
-            await self._last_words(job, told)
+            await self._last_words(job, client)
         except ClientLeft:
             meter.client_left(job.phase if job is not None else "queued")
-            told.status = LEFT_STATUS
-            told.drop()
+            client.status = LEFT_STATUS
+            client.drop()
         except BrokenOff:
             # Not ended: the server closes the connection, and the client sees that it has not all.
             pass
         except (NotAsked, NoTarget) as error:
-            await send_error(told, path, str(error), error.reason, error.status)
+            headers = error.headers if isinstance(error, NotAsked) else None
+            await send_error(client, path, str(error), error.reason, error.status, headers=headers)
         except BadBody as error:
-            await send_error(told, path, str(error), None, 400)
+            await send_error(client, path, str(error), None, 400)
         except AibsError as error:
             self._log.error("request_failed", error=str(error))
-            await self._fail(job, told, str(error), getattr(error, "reason", None), 503)
+            await self._fail(job, client, told(error, stopping=self._stopping))
         except Exception as error:  # noqa: BLE001 - its client is told, whatever it was
             self._log.exception("request_broke", error=repr(error))
-            await self._fail(job, told, "The gateway failed; its log says why.", None, 500)
+            await self._fail(job, client, Told(500, "failed", BROKE))
         finally:
             if job is not None:
                 job.exchange.limit.close()
             model = job.target.workers[0].model if job is not None else None
-            meter.ended(path, told.status or LEFT_STATUS, model, time.monotonic() - began_s)
+            meter.ended(path, client.status or LEFT_STATUS, model, time.monotonic() - began_s)
             if span is not None and job is not None:
-                self._end_trace(span, job, told.status or LEFT_STATUS)
+                self._end_trace(span, job, client.status or LEFT_STATUS)
+
+    @property
+    def _stopping(self) -> bool:
+        return self._plane.stopping or self._plane.context.draining.on
 
     def _traced(self, job: Job, scope: Scope) -> Any:
         """A span for the job, which the node's belongs to; None where nobody asks for traces."""
@@ -151,26 +153,34 @@ class ForwardedRoute:
         error = (str(status) if status >= 400 else "broken_off") if failed else None
         self._plane.context.tracer.end(span, attributes, error)
 
-    async def _fail(
-        self, job: Job | None, told: _Told, sentence: str, reason: str | None, status: int
-    ) -> None:
+    async def _fail(self, job: Job | None, client: _Client, why: Told) -> None:
         try:
             if job is not None:
-                await job.exchange.fail(sentence, reason, status)
-            elif not told.status:
-                await send_error(told, self._path.path, sentence, reason, status)
+                await job.exchange.fail(
+                    why.sentence, why.reason, why.status, retry_after_ms=why.retry_after_ms
+                )
+            elif not client.status:
+                await send_error(
+                    client,
+                    self._path.path,
+                    why.sentence,
+                    why.reason,
+                    why.status,
+                    why.retry_after_ms,
+                )
         except BrokenOff:
             return
         except ClientLeft:
-            told.drop()
+            client.drop()
 
-    async def _last_words(self, job: Job | None, told: _Told) -> None:
+    async def _last_words(self, job: Job | None, client: _Client) -> None:
         """Say that the gateway stops, to a client that listens."""
+        why = Told(503, SHUTTING_DOWN, STOPPING, SHUTTING_DOWN_RETRY_MS)
         try:
             async with asyncio.timeout(LAST_WORDS_S):
-                await self._fail(job, told, STOPPING, "gateway_stopping", 503)
+                await self._fail(job, client, why)
         except TimeoutError:
-            told.drop()
+            client.drop()
 
     async def _job(self, scope: Scope, receive: Receive, send: Send) -> Job | None:
         """The job; None where the request is answered already. Raises NotAsked, NoTarget, BadBody,
@@ -214,7 +224,12 @@ class ForwardedRoute:
         return job
 
 
-class _Told:
+def _require_post(method: str, path: str) -> None:
+    if method != "POST":
+        raise NotAsked(f"{path} is asked with POST.", 405, headers={"allow": "POST"})
+
+
+class _Client:
     """Passes messages on, and keeps the status that the client got."""
 
     def __init__(self, send: Send, scope: Scope) -> None:

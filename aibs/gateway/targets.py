@@ -15,9 +15,9 @@ ROLE_PREFIX = "aibs/"
 
 
 class NoTarget(Exception):
-    """Nothing of the roster is asked for. `reason` is a code of the protocol's list."""
+    """Nothing of the roster is asked for. `reason` is `unknown_model` or `bad_request`."""
 
-    def __init__(self, sentence: str, status: int, reason: str | None) -> None:
+    def __init__(self, sentence: str, status: int, reason: str) -> None:
         super().__init__(sentence)
         self.status = status
         self.reason = reason
@@ -53,12 +53,12 @@ class Targets:
     def find(self, model: object, role: str | None) -> Target:
         """The target of a body's `model` and of the role's header. Raises NoTarget."""
         if model is not None and not isinstance(model, str):
-            raise NoTarget("model must be a string", 400, None)
+            raise NoTarget("model must be a string", 400, "bad_request")
         if role is not None and role not in self._by_role:
             raise NoTarget(f"role {role[:100]!r} is not in the roster", 404, "unknown_model")
         if not model:
             if role is None:
-                raise NoTarget("model is required", 400, None)
+                raise NoTarget("model is required", 400, "bad_request")
             return Target(None, role, self._by_role[role], None)
         known = self._known(model)
         if known:
@@ -84,7 +84,7 @@ class Targets:
         except InvalidModelName as error:
             if role_of(model) is not None:
                 return None
-            raise NoTarget(f"invalid model name: {error}", 400, None) from error
+            raise NoTarget(f"invalid model name: {error}", 400, "bad_request") from error
         if reference.source == "cloud":
             # It would leave the fleet, which nothing was granted for.
             return None

@@ -163,6 +163,7 @@ async def test_while_the_pool_is_away_health_is_good_and_everything_else_says_so
             assert answer.json()["reason"] == "coordination_unavailable"
             reasons = (await one.client.get("/readyz")).json()["reasons"]
             assert answer.json()["detail"] == reasons[0]["detail"]
+            assert "127.0.0.1" not in answer.text
             assert answer.headers["retry-after"] == "1"
             proxy.mode = "pass"
         await until_ready(one)

@@ -435,11 +435,39 @@ async def test_no_key_asks_for_more_than_it_may(
 ) -> None:
     async with served(valkey_url, namespace, tmp_path, KEYED) as (table, one):
         ci = one.key("Zqci")
-        for more in ({"priority": "high"}, {}):
-            sentence = refused(await place(ci, "r1", **more), 403, "forbidden")
+        for priority in ("high", "normal"):
+            sentence = refused(await place(ci, "r1", priority=priority), 403, "forbidden")
             assert "low at most" in sentence
         refused(await place(one.key("Zqwrong"), "r1"), 401, "unauthorized")
         assert not await table.state.leases()
+
+
+@in_loop
+async def test_who_names_no_priority_asks_for_what_the_key_may_have(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    async with served(valkey_url, namespace, tmp_path, KEYED, slots=1) as (table, one):
+        ci, web = one.key("Zqci"), one.key("Zqweb")
+        lease = await granted(web, "r0")
+        asked: tuple[tuple[httpx.AsyncClient, dict[str, Any], str], ...] = (
+            (ci, {}, "low"),
+            (ci, {"priority": None}, "low"),
+            (ci, {"priority": "low"}, "low"),
+            (web, {}, "normal"),
+        )
+        waits = [
+            asyncio.create_task(place(client, f"r{number}", wait_seconds=30, **more))
+            for number, (client, more, _) in enumerate(asked, 1)
+        ]
+        await waiting(table, len(asked))
+        queued = await table.events("LeaseQueued")
+        waiters = [event.data["waiter"] for event in queued]
+        classes = {one["request_key"].rpartition("|")[2]: one["class"] for one in waiters}
+        assert classes == {f"r{number}": class_ for number, (_, _, class_) in enumerate(asked, 1)}
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        await give_back(web, lease)
 
 
 # --- several instances, and one after the other
@@ -535,13 +563,57 @@ async def test_a_process_on_its_way_out_ends_waits_and_no_lease(
         asking = asyncio.create_task(place(one.client, "r2", wait_seconds=60))
         await waiting(table, 1)
         one.context.draining.on = True
-        refused(await place(one.client, "r3"), 503, "shutting_down")
+        late = await place(one.client, "r3")
         assert (await beat(one.client, lease)).status_code == 200
         async with asyncio.timeout(10):
-            refused(await asking, 503, "shutting_down")
-        await waiting(table, 0)
-        assert (await give_back(one.client, lease)).status_code == 204
+            ended = await asking
+        for answer in (late, ended):
+            sentence = refused(answer, 503, "shutting_down")
+            # The contract's members, and no word that the same request would not do again.
+            assert Denial.model_validate(answer.json()).model_dump() == answer.json()
+            assert "new request_id" not in sentence
+            assert answer.headers["retry-after"] == "1"
+        # It keeps its place for a while: the same request goes on at another instance.
+        await waiting(table, 1)
+        async with instance(environ_of(table)) as other:
+            again = asyncio.create_task(granted(other.client, "r2", wait_seconds=30))
+            early = asyncio.create_task(granted(other.client, "r3", wait_seconds=30))
+            await waiting(table, 2)
+            assert (await give_back(one.client, lease)).status_code == 204
+            second = await again
+            assert (await give_back(other.client, second)).status_code == 204
+            assert (await give_back(other.client, await early)).status_code == 204
+        assert len(await table.events("LeaseQueued")) == 2
         await table.nothing_left()
+
+
+@in_loop
+async def test_a_question_under_way_as_the_process_ends_leaves_no_lease_behind(
+    own_valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    async with (
+        TcpProxy(own_valkey.port) as proxy,
+        desk(own_valkey.url, "doubt", tmp_path, slots=2) as table,
+        instance(environ_of(table, proxy.url)) as one,
+    ):
+        assert (await give_back(one.client, await granted(one.client, "r0"))).status_code == 204
+        proxy.mode = "drop_replies"
+        asking = asyncio.create_task(place(one.client, "r1", wait_seconds=60))
+
+        async def asked() -> bool:
+            return len(await table.state.leases()) == 1
+
+        await until_true(asked, "a grant whose answer is on its way")
+        closing = asyncio.create_task(one.control._placements.close())
+        await asyncio.sleep(0.05)
+        proxy.mode = "pass"
+        await closing
+        refused(await asking, 503, "shutting_down")
+
+        async def nothing() -> bool:
+            return not await table.state.leases()
+
+        await until_true(nothing, "the grant given back")
 
 
 # --- the coordination server is away
@@ -569,8 +641,13 @@ async def test_without_the_coordination_server_every_call_is_refused_at_once(
             ):
                 async with asyncio.timeout(AT_ONCE_S):
                     answer = await call
-                refused(answer, 503, "coordination_unavailable")
+                sentence = refused(answer, 503, "coordination_unavailable")
                 assert int(answer.headers["retry-after"]) >= 1
+                # Where the server is, and what the system said of it, is the log's.
+                assert str(proxy.port) not in sentence
+                assert "127.0.0.1" not in sentence
+                document = Denial.model_validate(answer.json()).model_dump()
+                assert document == answer.json()
             proxy.mode = "pass"
 
             async def served_again() -> bool:
@@ -612,30 +689,40 @@ async def test_a_lost_answer_to_a_release_is_asked_for_again(
 # --- hostile and mistaken
 
 
+NAMES_IT = "it has to be a text of 1 to 128 bytes that names the request."
+FROM_0 = "it has to be a number of seconds from 0 on."
+
 BAD_BODIES: tuple[tuple[str, str], ...] = (
     ("", "request_id is missing"),
     ("nonsense", "not JSON"),
     ("[]", "not a JSON object"),
     ("null", "not a JSON object"),
     ("{}", "request_id is missing"),
-    ('{"request_id":1,"model":"m"}', "request_id should be a valid string"),
-    ('{"request_id":"","model":"m"}', "request_id"),
+    ('{"request_id":1,"model":"m"}', f"The field request_id is 1: {NAMES_IT}"),
+    ('{"request_id":"","model":"m"}', f"The field request_id is empty: {NAMES_IT}"),
+    ('{"request_id":null,"model":"m"}', f"The field request_id is null: {NAMES_IT}"),
+    (f'{{"request_id":["{"x" * 90}"]}}', f'The field request_id is ["{"x" * 38}…: {NAMES_IT}'),
     ('{"request_id":"r"}', "a model, a role, or both"),
-    ('{"request_id":"r","model":7}', "model should be a valid string"),
+    (
+        '{"request_id":"r","model":7}',
+        "The field model is 7: it has to be a model of the roster, as text.",
+    ),
     ('{"request_id":"r","model":"a b"}', "no model's name"),
     ('{"request_id":"r","role":"a|b"}', "no role's name"),
-    ('{"request_id":"r","model":"m","priority":"top"}', "priority should be 'high'"),
-    ('{"request_id":"r","model":"m","priority":null}', "priority"),
-    ('{"request_id":"r","model":"m","wait_seconds":-1}', "wait_seconds"),
-    ('{"request_id":"r","model":"m","wait_seconds":"5"}', "wait_seconds"),
-    ('{"request_id":"r","model":"m","wait_seconds":true}', "wait_seconds"),
-    ('{"request_id":"r","model":"m","ttl_seconds":0}', "ttl_seconds"),
+    (
+        '{"request_id":"r","model":"m","priority":"top"}',
+        'The field priority is "top": it has to be high, normal or low.',
+    ),
+    ('{"request_id":"r","model":"m","wait_seconds":-1}', f"wait_seconds is -1: {FROM_0}"),
+    ('{"request_id":"r","model":"m","wait_seconds":"5"}', f'wait_seconds is "5": {FROM_0}'),
+    ('{"request_id":"r","model":"m","wait_seconds":true}', f"wait_seconds is true: {FROM_0}"),
+    ('{"request_id":"r","model":"m","ttl_seconds":0}', "ttl_seconds is 0: it has to be a number"),
     ('{"request_id":"r","model":"m","ttl_seconds":1e6}', "ttl_seconds is larger than 900"),
-    ('{"request_id":"r\\u0000","model":"m"}', "unprintable"),
-    ('{"request_id":"r\\n","model":"m"}', "unprintable"),
+    ('{"request_id":"r\\u0000","model":"m"}', f"a character that cannot be printed: {NAMES_IT}"),
+    ('{"request_id":"r\\n","model":"m"}', f"a character that cannot be printed: {NAMES_IT}"),
     ('{"request_id":"r\\ud800","model":"m"}', "not JSON"),
-    (f'{{"request_id":"{"r" * 129}","model":"m"}}', "longer than 128 bytes"),
-    (f'{{"request_id":"{"ü" * 65}","model":"m"}}', "longer than 128 bytes"),
+    (f'{{"request_id":"{"r" * 129}","model":"m"}}', f"is longer than 128 bytes: {NAMES_IT}"),
+    (f'{{"request_id":"{"ü" * 65}","model":"m"}}', f"is longer than 128 bytes: {NAMES_IT}"),
     (f'{{"request_id":"r","model":{"[" * 5000}{"]" * 5000}}}', ""),
 )
 
@@ -712,7 +799,7 @@ async def test_another_method_is_told_which_there_are(
             ("/status", "POST", "GET, HEAD"),
         ):
             answer = await one.client.request(method, path)
-            refused(answer, 405, "bad_request")
+            refused(answer, 405, "method_not_allowed")
             assert answer.headers["allow"] == allowed
         refused(await one.client.delete("/placements"), 400, "bad_request")
         for request_id in ("r\n", "x" * 129):

@@ -201,11 +201,11 @@ def test_a_gateway_told_to_stop_lets_short_answers_end_and_ends_long_ones_with_w
         assert time.monotonic() - began_s >= drain_s
         assert told.whole
         assert told.body.startswith(WORD)
-        assert loads(told.body[len(WORD) :])["reason"] == "gateway_stopping"
+        assert loads(told.body[len(WORD) :])["reason"] == "shutting_down"
         event = sse.answer().body[len(EVENT) :]
-        assert loads(event.removeprefix(b"data: "))["error"]["code"] == "gateway_stopping"
+        assert loads(event.removeprefix(b"data: "))["error"]["code"] == "shutting_down"
         refused = whole.answer()
-        assert (refused.status, loads(refused.body)["reason"]) == (503, "gateway_stopping")
+        assert (refused.status, loads(refused.body)["reason"]) == (503, "shutting_down")
         assert gateway.ended(10) == 0
         assert time.monotonic() - began_s < drain_s + 5
         for client in clients:
@@ -235,7 +235,7 @@ def test_a_second_signal_ends_what_still_runs(twin: World) -> None:
         gateway.signal(signal.SIGINT)
         answer = client.answer()
         assert answer.whole
-        assert loads(answer.body[len(WORD) :])["reason"] == "gateway_stopping"
+        assert loads(answer.body[len(WORD) :])["reason"] == "shutting_down"
         assert gateway.ended(10) == 0
         assert twin.evidence.active() == 0
 
@@ -257,7 +257,7 @@ def test_workers_that_are_told_to_stop_take_nothing_new_and_hear_a_second_signal
         gateway.signal(signal.SIGTERM)
         answer = client.answer()
         assert answer.whole
-        assert loads(answer.body[len(WORD) :])["reason"] == "gateway_stopping"
+        assert loads(answer.body[len(WORD) :])["reason"] == "shutting_down"
         assert gateway.ended(10) == 0
         assert twin.evidence.active() == 0
 

@@ -16,7 +16,7 @@ def test_an_ollama_client_gets_its_own_error_object() -> None:
     }
     assert loads(error_body("/api/chat", "Bad.", None, 400)) == {
         "error": "Bad.",
-        "reason": None,
+        "reason": "bad_request",
         "retry_after_ms": None,
     }
 
@@ -40,11 +40,31 @@ def test_an_openai_client_gets_its_own_error_object(status: int, kind: str) -> N
 
 
 def test_the_control_routes_answer_with_reason_and_detail() -> None:
-    assert loads(error_body("/placements", "No.", "no_slot", 503)) == {
-        "reason": "no_slot",
+    assert loads(error_body("/placements", "No.", None, 400)) == {
+        "reason": "bad_request",
         "detail": "No.",
     }
     assert loads(error_body("/status", "No.", "no_slot", 503, 7))["retry_after_ms"] == 7
+
+
+@pytest.mark.parametrize("path", ["/placements", "/placements/l1", "/placements/l1/heartbeat"])
+def test_every_503_of_the_placements_has_what_a_denial_has(path: str) -> None:
+    assert loads(error_body(path, "No.", "shutting_down", 503, 1000)) == {
+        "reason": "shutting_down",
+        "detail": "No.",
+        "nodes": [],
+        "retry_after_ms": 1000,
+        "position": None,
+    }
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/models", "/status"])
+def test_no_refusal_is_without_a_code(path: str) -> None:
+    for status in (*range(400, 432), 500, 502, 503, 504):
+        document = loads(error_body(path, "No.", None, status))
+        code = document["error"]["code"] if path == "/v1/models" else document["reason"]
+        assert code
+        assert code == ("failed" if status >= 500 else code)
 
 
 def test_a_client_is_never_told_to_ask_again_at_once() -> None:

@@ -11,8 +11,9 @@ from starlette.routing import Route
 
 from aibs import logs
 from aibs.codec import dumps_pretty, loads
-from aibs.errors import AibsError, Unreachable
+from aibs.errors import AibsError, PoolVersionMismatch, Unreachable
 from aibs.gateway.body_guard import LINGER_BYTES
+from aibs.gateway.denials import AWAY, AWAY_RETRY_MS, told
 from aibs.gateway.replies import error_document, retry_after_s
 from aibs.gateway.watch import ClientLeft
 
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 BODY_MAX: Final = 65_536
 """A control request is a few words."""
 
-UNAVAILABLE_RETRY_MS: Final = 1_000
+_LOG: Final = logs.get("aibs.gateway.control")
 
 
 class Refused(Exception):
-    """The request is answered with an error. `more` is added to the document."""
+    """The request is answered with an error."""
 
     def __init__(
         self,
@@ -62,9 +63,15 @@ class Refused(Exception):
 
 
 def unavailable(error: Exception) -> Refused:
-    """What is answered while the coordination server is away."""
-    sentence = error.sentence if isinstance(error, AibsError) else str(error)
-    return Refused(503, "coordination_unavailable", sentence, retry_after_ms=UNAVAILABLE_RETRY_MS)
+    """What is answered while the coordination server is away. Why, and where, the log says."""
+    _LOG.info("coordination_unavailable", error=str(error))
+    return Refused(503, "coordination_unavailable", AWAY, retry_after_ms=AWAY_RETRY_MS)
+
+
+def refused(error: AibsError) -> Refused:
+    """What is answered to an error of the pool's own."""
+    why = told(error)
+    return Refused(why.status, why.reason, why.sentence, retry_after_ms=why.retry_after_ms)
 
 
 def json_answer(
@@ -136,7 +143,7 @@ class _Endpoint:
         if handler is None:
             allowed = ", ".join(sorted(self._handlers))
             sentence = f"{self._path} is asked by {allowed}, not by {request.method[:20]}."
-            refusal = Refused(405, "bad_request", sentence, headers={"allow": allowed})
+            refusal = Refused(405, "method_not_allowed", sentence, headers={"allow": allowed})
             return refusal.answer(path)
         try:
             return await handler(request)
@@ -144,6 +151,8 @@ class _Endpoint:
             return refusal.answer(path)
         except Unreachable as error:
             return unavailable(error).answer(path)
+        except PoolVersionMismatch as error:
+            return refused(error).answer(path)
         except AibsError as error:
             self._log.error("control_failed", path=self._path, error=str(error))
             return Refused(500, "failed", str(error)).answer(path)

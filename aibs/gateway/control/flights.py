@@ -2,23 +2,31 @@
 
 A client that repeats a request while the first asking still waits joins it. The request is given up
 at the pool when the last of its clients has left, and its lease when it was granted to nobody.
+
+A process on its way out gives nothing up that only waits: the place lives on a while without it
+(QUEUE_GRACE_SECONDS), and the same request at another instance goes on there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from aibs.errors import ConfigurationError, PlacementDenied
 from aibs.gateway.control.answering import Refused
 from aibs.gateway.control.placement_bodies import new_lease_id
+from aibs.gateway.denials import SHUTTING_DOWN, SHUTTING_DOWN_RETRY_MS
 from aibs.placement.acquisition import Acquisition
 
 if TYPE_CHECKING:
     from aibs.placement import Placer
-    from aibs.placement.values import Granted, Request
+    from aibs.placement.backend import Backend
+    from aibs.placement.values import Denied, Granted, Queued, Request
 
-SHUTTING_DOWN = "This gateway is shutting down: ask another one, with a new request_id."
+SHUTTING_DOWN_NOW = (
+    "This gateway is shutting down, and the request did not get its place in the time it had: send "
+    "the same one to another gateway."
+)
 
 
 class _Flight:
@@ -31,6 +39,23 @@ class _Flight:
         self.task: asyncio.Task[Granted] | None = None
 
 
+class _Questions:
+    """The back end as one acquisition asks it. `in_doubt`: a question was sent whose answer is not
+    known, which may be a grant.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.in_doubt = False
+
+    async def acquire(self, *args: Any, **more: Any) -> Granted | Queued | Denied:
+        """As Backend.acquire."""
+        self.in_doubt = True
+        answer = await self._backend.acquire(*args, **more)
+        self.in_doubt = False
+        return answer
+
+
 class Flights:
     """All of this process."""
 
@@ -38,6 +63,7 @@ class Flights:
         self._placer = placer
         self._flights: dict[str, _Flight] = {}
         self._all: set[asyncio.Task[Granted]] = set()
+        self._closing = False
 
     async def grant(self, request: Request) -> tuple[Granted, bool]:
         """The lease, and whether it is new: else it is the first answer's. Raises PlacementDenied,
@@ -60,16 +86,17 @@ class Flights:
             raise
         flight.clients -= 1
         if task.cancelled():
-            raise Refused(503, "shutting_down", SHUTTING_DOWN, retry_after_ms=1000)
+            raise _shutting_down()
         try:
             granted = task.result()
         except ConfigurationError as error:
             # The placer was closed while the request waited.
-            raise Refused(503, "shutting_down", SHUTTING_DOWN, retry_after_ms=1000) from error
+            raise _shutting_down() from error
         return granted, granted.lease.lease_id == flight.lease_id
 
     async def close(self) -> None:
-        """Give up every request under way; whoever waits is told. May be repeated."""
+        """End every request under way; whoever waits is told. May be repeated."""
+        self._closing = True
         tasks = tuple(self._all)
         for task in tasks:
             task.cancel()
@@ -97,9 +124,10 @@ class Flights:
 
     async def _fly(self, flight: _Flight) -> Granted:
         placer, request = self._placer, flight.request
+        questions = _Questions(placer.backend)
         acquisition = Acquisition(
             request,
-            placer.backend,
+            cast("Backend", questions),
             placer.room,
             placer.clock,
             placer.outage,
@@ -115,7 +143,9 @@ class Flights:
             # A wait that is over ends at the pool by its own deadline; the same request may wait
             # on at another instance.
             over = isinstance(error, PlacementDenied) and error.reason == "wait_timeout"
-            if acquisition.open and not over:
+            # Nobody is granted a lease who does not ask for it, so a place may be left.
+            stands = self._closing and not questions.in_doubt
+            if acquisition.open and not over and not stands:
                 await self._cancel(request)
             raise
         if granted.lease.holder != request.holder:
@@ -138,3 +168,7 @@ class Flights:
 
     async def _cancel(self, request: Request) -> None:
         await self._placer.endings.cancel(request, done=lambda: None, in_background=True)
+
+
+def _shutting_down() -> Refused:
+    return Refused(503, SHUTTING_DOWN, SHUTTING_DOWN_NOW, retry_after_ms=SHUTTING_DOWN_RETRY_MS)

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aibs.errors import CoordinationUnavailable, PoolMissing
 from aibs.eventstore.placement_state import PlacementState
-from aibs.gateway.control.answering import UNAVAILABLE_RETRY_MS, Refused, json_answer, route
+from aibs.gateway.control.answering import Refused, json_answer, route, unavailable
 from aibs.gateway.control.local_status import local_status
 from aibs.gateway.control.pool_view import Reason
+from aibs.gateway.denials import AWAY_RETRY_MS
 from aibs.gateway.once import Once
 from aibs.reports.moment import Moment
 from aibs.reports.status import status_document, to_json
@@ -95,15 +96,11 @@ class Health:
         try:
             return json_answer(await self._status.get())
         except TimeoutError as error:
-            raise Refused(
-                503,
-                "coordination_unavailable",
-                f"The pool was not read within {STATUS_LIMIT_S:g} s.",
-                retry_after_ms=UNAVAILABLE_RETRY_MS,
-            ) from error
+            late = CoordinationUnavailable(f"The pool was not read within {STATUS_LIMIT_S:g} s.")
+            raise unavailable(late) from error
         except PoolMissing as error:
             raise Refused(
-                503, "stale_residency", str(error), retry_after_ms=UNAVAILABLE_RETRY_MS
+                503, "stale_residency", str(error), retry_after_ms=AWAY_RETRY_MS
             ) from error
 
     def _hindrances(self) -> list[Reason]:

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aibs.errors import CoordinationUnavailable, OutcomeUnknown, PoolMissing, PoolVersionMismatch
-from aibs.gateway.control.answering import Refused, unavailable
+from aibs.gateway.control.answering import Refused, refused, unavailable
 from aibs.gateway.control.placement_bodies import request_id_of
 from aibs.placement.values import Lease
 from aibs.placement.values import Request as Asked
@@ -151,7 +151,7 @@ class LeaseCalls:
             sentence = f"The coordination server did not answer within {ANSWER_S:g} s."
             raise unavailable(CoordinationUnavailable(sentence)) from error
         except PoolVersionMismatch as error:
-            raise Refused(503, "pool_version", str(error)) from error
+            raise refused(error) from error
         outage.answered()
         return answer
 

@@ -52,6 +52,13 @@ ROUTES: Final = frozenset(
 )
 """Labels. Any other path is a client's text."""
 
+HEARTBEAT: Final = "/heartbeat"
+PATTERNS: Final = (
+    ("/v1/models/", "/v1/models/{model}"),
+    ("/api/blobs/", "/api/blobs/{digest}"),
+    ("/placements/", "/placements/{lease_id}"),
+)
+
 REASONS: Final = frozenset({"", *reasons.ALL})
 
 
@@ -194,4 +201,11 @@ def _kept(metric: MetricType, labels: Sequence[str]) -> Callable[..., MetricType
 
 
 def _route(path: str) -> str:
-    return path if path in ROUTES else OTHER
+    """The label. A refusal before the routes knows the path alone, and not its pattern."""
+    if path in ROUTES:
+        return path
+    for start, pattern in PATTERNS:
+        if path.startswith(start):
+            beats = start == "/placements/" and path.endswith(HEARTBEAT)
+            return f"{pattern}{HEARTBEAT}" if beats else pattern
+    return OTHER

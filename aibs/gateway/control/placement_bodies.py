@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from aibs.codec import dumps_text
 from aibs.gateway.control.answering import Refused
 from aibs.placement.values import REQUEST_ID_BYTES_MAX
 
@@ -30,6 +31,22 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 """What stands in events as it came."""
 
 Priority = Literal["high", "normal", "low"]
+
+_TAKES: Final = {
+    "request_id": f"a text of 1 to {REQUEST_ID_BYTES_MAX} bytes that names the request",
+    "model": "a model of the roster, as text",
+    "role": "a role of the roster, as text",
+    "priority": "high, normal or low",
+    "ttl_seconds": f"a number of seconds from {TTL_MIN_S:g} on",
+    "wait_seconds": "a number of seconds from 0 on",
+    "token": "the lease's token, as POST /placements gave it",
+    "call_id": f"a text of at most {CALL_ID_BYTES_MAX} characters",
+    "outcome": "completed, cancelled or failed",
+}
+"""What each field takes, as a sentence to a client ends."""
+
+SHOWN_MAX: Final = 40
+"""Characters of a wrong value that are repeated."""
 
 
 class Body(BaseModel):
@@ -56,8 +73,9 @@ class PlacementBody(Body):
     """A model of the roster; with `role`, a worker of that model that has the role."""
     role: str | None = None
     """A role of the roster."""
-    priority: Priority = "normal"
-    """The class in the queue; at most the API key's own."""
+    priority: Priority | None = None
+    """The class in the queue; at most the API key's own. Without it normal, or the key's where that
+    is lower."""
     ttl_seconds: float | None = Field(None, ge=TTL_MIN_S, allow_inf_nan=False)
     """How long the lease lives without a heartbeat; at most, and without it,
     AIBS_MODEL_CLUSTER_ACTIVE_LEASE_TTL_SECONDS."""
@@ -142,11 +160,32 @@ def read_body(kind: type[BodyType], document: dict[str, Any]) -> BodyType:
         return kind.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
-        problem = str(first["msg"]).removeprefix("Input ")
-        missing = first["type"] == "missing"
-        sentence = f"The field {name} is missing." if missing else f"The field {name} {problem}."
-        raise Refused(400, "bad_request", sentence) from error
+        name = str(first["loc"][0])
+        raise bad_field(name, _what(document, name)) from error
+
+
+def bad_field(name: str, what: str) -> Refused:
+    """`The field priority is "top": it has to be high, normal or low.`"""
+    return Refused(400, "bad_request", f"The field {name} {what}: it has to be {_TAKES[name]}.")
+
+
+def require_request_id(request_id: str) -> None:
+    """Raises Refused where it could not stand in events and in ids."""
+    if not request_id.isprintable():
+        raise bad_field("request_id", "has a character that cannot be printed")
+    if len(request_id.encode()) > REQUEST_ID_BYTES_MAX:
+        raise bad_field("request_id", f"is longer than {REQUEST_ID_BYTES_MAX} bytes")
+
+
+def _what(document: dict[str, Any], name: str) -> str:
+    """What is wrong with a field that its type does not let pass."""
+    if name not in document:
+        return "is missing"
+    value = document[name]
+    if value == "":
+        return "is empty"
+    shown = dumps_text(value)
+    return f"is {shown if len(shown) <= SHOWN_MAX else f'{shown[:SHOWN_MAX]}…'}"
 
 
 def new_lease_id(request_id: str) -> str:

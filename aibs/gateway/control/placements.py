@@ -26,6 +26,7 @@ from aibs import logs
 from aibs.codec import rfc3339
 from aibs.errors import PlacementDenied
 from aibs.gateway.access import CALLER
+from aibs.gateway.asked import RANKS, default_class
 from aibs.gateway.context import ANYBODY, Caller
 from aibs.gateway.control.answering import Refused, json_answer, read_document, route
 from aibs.gateway.control.flights import Flights
@@ -40,13 +41,13 @@ from aibs.gateway.control.placement_bodies import (
     Renewal,
     call_id_of,
     read_body,
+    require_request_id,
 )
-from aibs.gateway.denials import answer_to
+from aibs.gateway.denials import answer_to, sentence_of
 from aibs.gateway.replies import retry_after_s
 from aibs.gateway.watch import ClientLeft, ClientWatch
 from aibs.placement.asking import request_of
 from aibs.placement.opening import timing_of
-from aibs.placement.values import REQUEST_ID_BYTES_MAX
 from aibs.placement.wording import node_clause
 
 if TYPE_CHECKING:
@@ -55,10 +56,8 @@ if TYPE_CHECKING:
 
     from aibs.gateway.context import GatewayContext, Meter
     from aibs.gateway.control.lease_calls import StoredLeases
-    from aibs.placement.values import Class, Granted
+    from aibs.placement.values import Granted
     from aibs.placement.values import Request as Asked
-
-RANKS: Final = {"high": 0, "normal": 1, "low": 2}
 
 NOBODY: Final = "local"
 """Who holds leases where no keys are set."""
@@ -99,13 +98,20 @@ class Placements:
         asked = self._asked(caller, body)
         began_s = time.monotonic()
         try:
-            async with ClientWatch(request.receive):
+            with ClientWatch(request.scope):
                 granted, new = await self._flights.grant(asked)
         except ClientLeft:
             self._meter.placed("left", "", time.monotonic() - began_s)
             raise
         except PlacementDenied as denial:
             self._meter.placed("denied", denial.reason, time.monotonic() - began_s)
+            self._log.info(
+                "placement_denied",
+                key=asked.requester,
+                request_id=asked.request_id,
+                reason=denial.reason,
+                error=str(denial),
+            )
             return _denied(denial)
         if new:
             self._note(asked, granted, time.monotonic() - began_s)
@@ -149,12 +155,9 @@ class Placements:
         if not request_id:
             document = await read_document(request)
             request_id = document.get("request_id", "")
-        if not isinstance(request_id, str) or not request_id or not request_id.isprintable():
+        if not isinstance(request_id, str) or not request_id:
             raise Refused(400, "bad_request", "Name the request: DELETE /placements?request_id=…")
-        if len(request_id.encode()) > REQUEST_ID_BYTES_MAX:
-            raise Refused(
-                400, "bad_request", f"The request_id is longer than {REQUEST_ID_BYTES_MAX} bytes."
-            )
+        require_request_id(request_id)
         what = await self._calls.cancel(self._identity(caller), request_id)
         self._log.info(
             "placement_cancelled", key=caller.name or NOBODY, request_id=request_id, was=what
@@ -168,13 +171,15 @@ class Placements:
     def _asked(self, caller: Caller, body: PlacementBody) -> Asked:
         """The request of the protocol. Raises Refused."""
         environment, requester = self._identity(caller)
-        if RANKS[body.priority] < RANKS[caller.max_class]:
+        priority = body.priority or default_class(caller)
+        if RANKS[priority] > RANKS[caller.max_class]:
             raise Refused(
                 403,
                 "forbidden",
                 f"The key {requester} may ask for the priority {caller.max_class} at most, not "
-                f"{body.priority}.",
+                f"{priority}.",
             )
+        require_request_id(body.request_id)
         if body.ttl_seconds is not None and body.ttl_seconds > self._ttl_max_s:
             raise Refused(
                 400,
@@ -182,7 +187,6 @@ class Placements:
                 f"The field ttl_seconds is larger than {self._ttl_max_s:g}, which "
                 "AIBS_MODEL_CLUSTER_ACTIVE_LEASE_TTL_SECONDS allows; heartbeats prolong a lease.",
             )
-        priority: Class = body.priority
         try:
             return request_of(
                 replace(self._placer.session, holder=holder_of((environment, requester))),
@@ -257,7 +261,7 @@ def _denied(denial: PlacementDenied) -> Response:
     status, retry_after_ms = answer_to(denial.reason, denial.retry_after_ms)
     document: dict[str, Any] = Denial(
         reason=denial.reason,
-        detail=str(denial),
+        detail=sentence_of(denial),
         nodes=[
             NodeDenial(node_id=node.node_id, reason=node.reason, detail=f"{node_clause(node)}.")
             for node in denial.nodes

@@ -18,6 +18,7 @@ from aibs.gateway.control.follower import Follower
 from aibs.gateway.control.link import ANSWER_S, PoolLink
 from aibs.gateway.control.pool_view import DeclaredFleet, PoolView, Reason, read_view
 from aibs.gateway.control.samples import Polls
+from aibs.gateway.denials import AWAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,8 +77,8 @@ class PoolWatch:
         """Why no request could be placed now; none where one could."""
         view = self.fresh_view()
         if view is None:
-            error = self.away or CoordinationUnavailable("The coordination server was not heard.")
-            return (Reason("coordination_unavailable", error.sentence),)
+            # Why, and where it is, the log says: this is asked without a key.
+            return (Reason("coordination_unavailable", AWAY),)
         now_ms = view.server_ms(self._clock.boottime_ms())
         return tuple(view.hindrances(now_ms, self._staleness_ms))
 
