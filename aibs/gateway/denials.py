@@ -20,6 +20,7 @@ from aibs.errors import (
     PoolVersionMismatch,
     Unreachable,
 )
+from aibs.gateway.installed import NOT_INSTALLED
 
 if TYPE_CHECKING:
     from aibs.errors import AibsError
@@ -34,6 +35,7 @@ STATUSES: Final = {
 
 MENDED_BY_OPERATOR: Final = frozenset(
     {"unmeasured_weight", "never_fits", "affinity", "pool_version", "fleet_mismatch"}
+    | {NOT_INSTALLED}
 )
 """No waiting mends these by itself: somebody has to measure, to set or to install something."""
 
@@ -45,6 +47,10 @@ RETRY_AFTER_MS: Final = 2_000
 
 MENDED_AFTER_MS: Final = 60_000
 """An operator mends a setting in minutes; a client that asks each minute costs nothing."""
+
+NO_RETRY: Final = ("x-should-retry", "false")
+"""Heard by OpenAI's clients, which ask again by themselves: the time to ask again is honest, and a
+program that waited it out in silence, twice, would hide what is wrong."""
 
 AWAY_RETRY_MS: Final = 1_000
 """Whether the coordination server is away is looked at twice a second."""

@@ -14,9 +14,10 @@ from aibs import logs
 from aibs.codec import dumps_in_order
 from aibs.gateway.asked import NotAsked, body_of
 from aibs.gateway.bodies import BadBody, read_object
-from aibs.gateway.denials import BROKE
+from aibs.gateway.denials import BROKE, NO_RETRY, answer_to
 from aibs.gateway.failures import NodeFailure
 from aibs.gateway.fleet_view import NothingKnown, key_of
+from aibs.gateway.installed import NOT_INSTALLED, named, not_installed, places_of
 from aibs.gateway.replies import error_response
 from aibs.gateway.targets import NoTarget
 from aibs.gateway.watch import ClientLeft
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from aibs.gateway.plane import DataPlane
+    from aibs.gateway.targets import Target
 
     Answerer = Callable[[Request], Awaitable[Response]]
 
@@ -71,9 +73,7 @@ def fleet_routes(plane: DataPlane) -> list[Route]:
                 target.role is None and key_of(entry) in keys
             ):
                 return _json(_openai_model(entry))
-        raise NoTarget(
-            f"model {request.path_params['model'][:200]!r} not found", 404, "unknown_model"
-        )
+        raise _nowhere(plane, target)
 
     async def show(request: Request) -> Response:
         return await _show(plane, request)
@@ -130,7 +130,14 @@ async def _show(plane: DataPlane, request: Request) -> Response:
             return Response(answer.body, answer.status, media_type=answer.content_type)
     if last is not None:
         raise NothingKnown(f"No node told of {asked!r}: {last}.")
-    raise NoTarget(f"model {str(asked)[:200]!r} not found", 404, "unknown_model")
+    raise _nowhere(plane, target)
+
+
+def _nowhere(plane: DataPlane, target: Target) -> NoTarget:
+    """A model of the roster that no node lists."""
+    places = places_of(plane.context.fleet, target)
+    missing = [(node_id, key) for node_id, keys in places.items() for key in keys]
+    return NoTarget(not_installed(named(target, missing)), 503, NOT_INSTALLED)
 
 
 class _Endpoint:
@@ -171,7 +178,10 @@ class _Endpoint:
                 path, str(error), error.reason, error.status, headers=error.headers
             )
         except NoTarget as error:
-            return error_response(path, str(error), error.reason, error.status)
+            again_ms = answer_to(error.reason, None)[1] if error.status == 503 else None
+            no_retry = again_ms is not None and path.startswith("/v1/")
+            headers = dict([NO_RETRY]) if no_retry else None
+            return error_response(path, str(error), error.reason, error.status, again_ms, headers)
         except BadBody as error:
             return error_response(path, str(error), None, 400)
         except NothingKnown as error:

@@ -19,6 +19,8 @@ from aibs.gateway.targets import ROLE_PREFIX
 from aibs.model_names import InvalidModelName, comparison_key
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from aibs.clock import Clock
     from aibs.fleet import Fleet
     from aibs.gateway.targets import Targets
@@ -84,6 +86,12 @@ class FleetView:
     async def nodes_with(self, key: str) -> list[str]:
         """The nodes that have a model installed."""
         return [node_id for node_id, _, found in await self._entries("/api/tags") if found == key]
+
+    async def lacking(self, keys: Collection[str]) -> set[tuple[str, str]]:
+        """Of these models, which each node has not, as far as it says. Raises NothingKnown."""
+        said = {node_id for node_id, _ in await self._said("/api/tags")}
+        has = {(node_id, key) for node_id, _, key in await self._entries("/api/tags")}
+        return {(node_id, key) for node_id in said for key in keys} - has
 
     async def aclose(self) -> None:
         """End the readings under way."""

@@ -71,6 +71,11 @@ class NodeHealth:
         """The nodes that are being closed: the pool is told, and has not answered."""
         return self._closing
 
+    @property
+    def good(self) -> bool:
+        """Nothing is held against any node."""
+        return not self._missing and not self._closing
+
     def missing_on(self, key: str) -> tuple[str, ...]:
         """Nodes that lately had not that model."""
         if not self._missing:

@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from aibs import logs
 from aibs.errors import LeaseLost, PlacementDenied
 from aibs.gateway.blame import Blame
-from aibs.gateway.denials import answer_to
+from aibs.gateway.denials import MENDED_BY_OPERATOR, NO_RETRY, answer_to, sentence_of
 from aibs.gateway.failures import ModelMissing, NodeFailure
+from aibs.gateway.fleet_view import NothingKnown
+from aibs.gateway.installed import (
+    NOT_INSTALLED,
+    named,
+    nodes_without,
+    not_installed,
+    places_of,
+)
+from aibs.gateway.telling import LastWord, PlacesTold
 from aibs.placement.values import AVOID_MAX
 
 if TYPE_CHECKING:
     from aibs.gateway.context import GatewayContext
-    from aibs.gateway.exchange import Exchange
+    from aibs.gateway.fleet_view import FleetView
     from aibs.gateway.forwarding import Forwarder
     from aibs.gateway.job import Job
     from aibs.gateway.passive import NodeHealth
@@ -31,44 +40,58 @@ ATTEMPTS_MAX: Final = 3
 RETRY_WAIT_S: Final = 10.0
 """How long a request whose node failed waits for another one, before it is told the failure."""
 
-RELEASE_FIRST_S: Final = 0.05
-"""How long the end of an answer waits for the release: who asks again at once then finds the slot
-free. A slow coordination server delays no answer by more."""
-
 
 class Placing:
     """Places jobs and sees them served."""
 
-    def __init__(self, context: GatewayContext, forwarder: Forwarder, health: NodeHealth) -> None:
+    def __init__(
+        self, context: GatewayContext, forwarder: Forwarder, health: NodeHealth, view: FleetView
+    ) -> None:
         self._placer = context.placer
         self._fleet = context.fleet
         self._meter = context.meter
         self._forwarder = forwarder
         self._health = health
+        self._view = view
         # Bound once: two lines a request.
         self._log = logs.get("aibs.gateway.placing").bind()
 
     async def serve(self, job: Job, watch: ClientWatch) -> None:
         """Have the job served, or tell its client why not. Raises ClientLeft, BrokenOff."""
         met: list[Met] = []
+        absent: set[str] = set()
+        if not self._health.good and not self._left(job.target, self._marked(job.target)):
+            # Every node had it not a moment ago: by now it may be installed.
+            absent = await self._absent(job.target)
+            if not self._left(job.target, absent):
+                await self._nowhere(job, met, absent)
+                return
         until_s = time.monotonic() + job.wait_s
         blame = Blame(self._health)
         job.on_served = blame.served
         try:
             for attempt in range(ATTEMPTS_MAX):
                 wait_s = max(0.0, until_s - time.monotonic())
-                if await self._attempted(job, watch, met, attempt, wait_s):
+                if await self._attempted(job, watch, met, absent, attempt, wait_s):
                     return
                 if isinstance(met[-1], NodeFailure):
                     blame.met(met[-1])
-                if not self._may_retry(job, met):
+                else:
+                    absent |= await self._absent(job.target)
+                if not self._may_retry(job, met, absent):
                     break
-            await self._failed(job, met)
+            await self._failed(job, met, absent)
         finally:
             blame.over()
 
     async def _attempted(
-        self, job: Job, watch: ClientWatch, met: list[Met], attempt: int, wait_s: float
+        self,
+        job: Job,
+        watch: ClientWatch,
+        met: list[Met],
+        absent: set[str],
+        attempt: int,
+        wait_s: float,
     ) -> bool:
         """Whether the client has its answer; else `met` has one failure more."""
         request_id = job.request_id if attempt == 0 else f"{job.request_id}-{attempt + 1}"
@@ -78,7 +101,8 @@ class Placing:
         outcome: Literal["granted", "denied", "left"] = "granted"
         reason = ""
         try:
-            await self._attempt(job, watch, met, request_id, wait_s)
+            avoid = self._avoided(job.target, met, absent)
+            await self._attempt(job, watch, request_id, wait_s, avoid)
         except NodeFailure as failure:
             self._meter.upstream_failed(failure.node_id, failure.kind)
             met.append(failure)
@@ -89,7 +113,7 @@ class Placing:
             return False
         except PlacementDenied as denial:
             outcome, reason = "denied", denial.reason
-            await self._denied(job, met, denial)
+            await self._denied(job, met, absent, denial)
         except LeaseLost as lost:
             await self._lost(job, lost)
         except asyncio.CancelledError:
@@ -101,7 +125,12 @@ class Placing:
         return True
 
     async def _attempt(
-        self, job: Job, watch: ClientWatch, met: list[Met], request_id: str, wait_s: float
+        self,
+        job: Job,
+        watch: ClientWatch,
+        request_id: str,
+        wait_s: float,
+        avoid: tuple[str, ...],
     ) -> None:
         job.phase, job.granted_s = "queued", None
         places = PlacesTold(job.exchange) if job.tells_place else None
@@ -117,7 +146,7 @@ class Placing:
                 request_id=request_id,
                 requester=job.exchange.caller.name,
                 on_queue=places.tell if places else None,
-                avoid=self._avoided(job.target, met),
+                avoid=avoid,
                 patient=False,
             ) as lease:
                 if places:
@@ -159,45 +188,82 @@ class Placing:
 
     # --- other nodes
 
-    def _candidates(self, target: Target) -> set[str]:
-        found: set[str] = set()
-        for worker in target.workers:
-            allowed = {node.node_id for node in self._fleet.allowed_nodes(worker)}
-            if target.role is not None:
-                allowed &= {node.node_id for node in self._fleet.nodes_for_role(target.role)}
-            found |= allowed
-        return found
+    def _left(self, target: Target, without: set[str]) -> set[str]:
+        """The nodes that it may run on, but for these."""
+        return set(places_of(self._fleet, target)) - without
 
-    def _avoided(self, target: Target, met: list[Met]) -> tuple[str, ...]:
+    def _marked(self, target: Target) -> set[str]:
+        """Nodes that lately had none of its models."""
+        keys = {worker.key for worker in target.workers}
+        missed = {(node_id, key) for key in keys for node_id in self._health.missing_on(key)}
+        return nodes_without(places_of(self._fleet, target), missed) if missed else set()
+
+    async def _absent(self, target: Target) -> set[str]:
+        """Nodes that say they have none of its models; they are passed over from now on."""
+        places = places_of(self._fleet, target)
+        try:
+            lacking = await self._view.lacking({worker.key for worker in target.workers})
+        except NothingKnown:
+            return set()
+        for node_id, key in lacking:
+            if key in places.get(node_id, ()) and node_id not in self._health.missing_on(key):
+                self._health.misses(node_id, key)
+        return nodes_without(places, lacking)
+
+    def _avoided(self, target: Target, met: list[Met], absent: set[str]) -> tuple[str, ...]:
         """Nodes that this request must not get, as long as others remain."""
-        avoided = {one.node_id for one in met} | self._health.closing
-        if len({worker.key for worker in target.workers}) == 1:
-            avoided |= set(self._health.missing_on(target.workers[0].key))
-        if not avoided:
+        if not met and self._health.good:
             return ()
-        return tuple(sorted(avoided)[:AVOID_MAX]) if self._candidates(target) - avoided else ()
+        avoided = {one.node_id for one in met} | self._health.closing | absent
+        marked = self._marked(target)
+        if self._left(target, avoided | marked):
+            avoided |= marked
+        return tuple(sorted(avoided)[:AVOID_MAX]) if self._left(target, avoided) else ()
 
-    def _may_retry(self, job: Job, met: list[Met]) -> bool:
+    def _may_retry(self, job: Job, met: list[Met], absent: set[str]) -> bool:
         last = met[-1]
-        if self._candidates(job.target) - {one.node_id for one in met}:
+        if self._left(job.target, {one.node_id for one in met} | absent):
             return True
         # A connection that an idle node closed as we used it says nothing of the node.
         return isinstance(last, NodeFailure) and last.kind == "reset" and len(met) == 1
 
     # --- what the client is told
 
-    async def _denied(self, job: Job, met: list[Met], denial: PlacementDenied) -> None:
-        if met:
-            await self._failed(job, met)
+    async def _denied(
+        self, job: Job, met: list[Met], absent: set[str], denial: PlacementDenied
+    ) -> None:
+        self._log.info(
+            "placement_denied",
+            request_id=job.request_id,
+            reason=denial.reason,
+            error=str(denial),
+        )
+        if any(isinstance(one, NodeFailure) for one in met):
+            await self._failed(job, met, absent)
             return
+        # A node that has not the model says nothing of those that could not take the request.
         status, retry_after_ms = answer_to(denial.reason, denial.retry_after_ms)
-        await job.exchange.fail(
-            str(denial),
+        await self._refuse(
+            job,
+            sentence_of(denial),
             denial.reason,
             status,
-            retry_after_ms=retry_after_ms,
-            more={"position": denial.position} if denial.position is not None else None,
+            retry_after_ms,
+            {"position": denial.position} if denial.position is not None else None,
         )
+
+    async def _refuse(
+        self,
+        job: Job,
+        sentence: str,
+        reason: str,
+        status: int,
+        retry_after_ms: int | None,
+        more: dict[str, Any] | None = None,
+    ) -> None:
+        if reason in MENDED_BY_OPERATOR and job.exchange.path.startswith("/v1/"):
+            job.exchange.add_header(*NO_RETRY)
+        await job.exchange.fail(sentence, reason, status, retry_after_ms=retry_after_ms, more=more)
 
     async def _lost(self, job: Job, lost: LeaseLost) -> None:
         if job.whole:
@@ -207,14 +273,12 @@ class Placing:
         status, retry_after_ms = answer_to(lost.reason, None)
         await job.exchange.fail(str(lost), lost.reason, status, retry_after_ms=retry_after_ms)
 
-    async def _failed(self, job: Job, met: list[Met]) -> None:
-        last = next((one for one in reversed(met) if isinstance(one, NodeFailure)), met[-1])
-        if last.answer is not None:
+    async def _failed(self, job: Job, met: list[Met], absent: set[str]) -> None:
+        last = next((one for one in reversed(met) if isinstance(one, NodeFailure)), None)
+        if last is None:
+            await self._nowhere(job, met, absent)
+        elif last.answer is not None:
             await job.exchange.answer(last.answer)
-        elif isinstance(last, ModelMissing):
-            await job.exchange.fail(
-                f"model {job.exchange.model!r} not found on {last.node_id}", "unknown_model", 404
-            )
         else:
             status = 504 if last.kind == "timeout" else 502
             await job.exchange.fail(
@@ -223,28 +287,14 @@ class Placing:
                 status,
             )
 
-
-class PlacesTold:
-    """Tells a client its places in the queue, one after the other, until it is closed."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._places: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
-        self._task = asyncio.create_task(self._run(), name="places told")
-
-    def tell(self, position: int, reason: str) -> None:
-        """The request stands there now."""
-        self._places.put_nowait((position, reason))
-
-    async def close(self) -> None:
-        """Nothing is told any more, and nothing is half told."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            position, reason = await self._places.get()
-            await self._exchange.tell_place(position, reason)
+    async def _nowhere(self, job: Job, met: list[Met], absent: set[str]) -> None:
+        """No node that was looked at has the model."""
+        places = places_of(self._fleet, job.target)
+        missing = {(node_id, key) for node_id in absent for key in places[node_id]}
+        missing |= {(one.node_id, one.key) for one in met if isinstance(one, ModelMissing)}
+        status, retry_after_ms = answer_to(NOT_INSTALLED, None)
+        sentence = not_installed(named(job.target, missing))
+        await self._refuse(job, sentence, NOT_INSTALLED, status, retry_after_ms)
 
 
 def _told_of(lease: HeldLease) -> dict[str, Any]:
@@ -257,23 +307,3 @@ def _told_of(lease: HeldLease) -> dict[str, Any]:
         "role": lease.role,
         "queue_ms": lease.queue_ms,
     }
-
-
-class LastWord:
-    """The end of an answer: said when the lease is given back, or when that takes too long."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._task: asyncio.Task[None] | None = None
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(RELEASE_FIRST_S, self._say_early)
-
-    def _say_early(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._exchange.finish_apart())
-
-    async def say(self) -> None:
-        """Say it now, unless it is said."""
-        self._timer.cancel()
-        if self._task is not None:
-            await self._task
-        await self._exchange.finish()

@@ -43,7 +43,7 @@ class DataPlane:
             first_byte_s=settings.api_first_byte_timeout_seconds,
             silence_s=settings.api_silence_timeout_seconds,
         )
-        self.placing = Placing(context, forwarder, self.health)
+        self.placing = Placing(context, forwarder, self.health, self.view)
         self.stopping = False
         self._under_way: set[asyncio.Task[object]] = set()
         self._stack = AsyncExitStack()

@@ -15,7 +15,8 @@ ROLE_PREFIX = "aibs/"
 
 
 class NoTarget(Exception):
-    """Nothing of the roster is asked for. `reason` is `unknown_model` or `bad_request`."""
+    """Nothing of the roster is asked for. `reason` is `unknown_model`, `bad_request` or, of a model
+    of it that no node has, `not_installed`."""
 
     def __init__(self, sentence: str, status: int, reason: str) -> None:
         super().__init__(sentence)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import openai
+import pytest
+
 from aibs.errors import CoordinationUnavailable, FleetMismatch
+from aibs.gateway import fleet_view
+from aibs.gateway.installed import not_installed
 from tests.integration.in_loop import in_loop, until
 from tests.local_gateway import MODEL, PlainNode, local_gateway
 
@@ -13,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import httpx
-    import pytest
 
 HI: Any = [{"role": "user", "content": "hi"}]
 
@@ -189,3 +193,86 @@ async def test_a_request_that_the_gateway_ends_as_it_stops_is_told_when_to_ask_a
         late = await one.client.post("/api/chat", json=body)
         assert code_of(late) == (503, "shutting_down")
         assert late.headers["retry-after"] == "1"
+
+
+# --- a model of the roster that no node has
+
+
+@in_loop
+async def test_a_model_that_no_node_has_is_told_with_the_mend_and_without_trying_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fleet_view.KEPT_MS, "/api/tags", 100)
+    nodes = {name: PlainNode(["other:1b"]) for name in ("box-a", "box-b", "box-c")}
+    body = {"model": MODEL, "messages": HI, "stream": False}
+    async with local_gateway(tmp_path, nodes) as one:
+        for path in ("/api/chat", "/v1/chat/completions", "/api/show", "/api/chat"):
+            answer = await one.client.post(path, json=body)
+            assert code_of(answer) == (503, "not_installed"), answer.text
+            assert int(answer.headers["retry-after"]) == 60
+            for word in (*nodes, f"`ollama pull {MODEL}`"):
+                assert word in answer.text
+            # No client of OpenAI's waits a minute by itself for what an operator has to mend.
+            no_retry = answer.headers.get("x-should-retry")
+            assert no_retry == ("false" if path.startswith("/v1/") else None)
+        listed = await one.client.get(f"/v1/models/{MODEL}")
+        assert code_of(listed) == (503, "not_installed")
+        # One node was asked in vain; of the others it is known.
+        assert sum(len(node.asked) for node in nodes.values()) == 1
+        # Somebody installs it: it is found without waiting for any mark to end.
+        nodes["box-b"].installed.append(MODEL)
+        await asyncio.sleep(0.15)
+        served = await one.client.post("/api/chat", json=body)
+        assert (served.status_code, served.headers["x-aibs-node"]) == (200, "box-b"), served.text
+        role = await one.client.post("/api/chat", json={**body, "model": "aibs/answer"})
+        assert (role.status_code, role.headers["x-aibs-node"]) == (200, "box-b"), role.text
+
+
+@in_loop
+async def test_a_model_that_was_removed_a_moment_ago_is_told_as_missing(tmp_path: Path) -> None:
+    nodes = {"box-a": PlainNode([]), "box-b": PlainNode([MODEL])}
+    body = {"model": MODEL, "messages": HI, "stream": False}
+    async with local_gateway(tmp_path, nodes) as one:
+        answer = await one.client.post("/api/chat", json=body)
+        assert (answer.status_code, answer.headers["x-aibs-node"]) == (200, "box-b")
+        assert (await one.client.get("/api/tags")).status_code == 200
+        # Its list is of before.
+        nodes["box-b"].installed.clear()
+        answer = await one.client.post("/api/chat", json=body)
+        assert code_of(answer) == (503, "not_installed"), answer.text
+        assert "box-b" in answer.json()["error"]
+
+
+def test_a_mend_names_each_model_on_its_nodes() -> None:
+    sentence = not_installed({"a:1b": ["box-a"], "b:1b": ["box-b", "box-c"]})
+    assert sentence == (
+        "a:1b is not installed on box-a, b:1b is not installed on box-b and box-c: run "
+        "`ollama pull a:1b` on box-a, or `ollama pull b:1b` on one of box-b and box-c."
+    )
+
+
+# --- what no waiting mends
+
+
+@in_loop
+async def test_what_an_operator_has_to_mend_is_told_at_once_to_clients_that_retry(
+    tmp_path: Path,
+) -> None:
+    """A model that is larger than every node."""
+    small = {"MODEL_CLUSTER_NODE_VRAM_GB": "4"}
+    async with local_gateway(tmp_path, {"box-a": PlainNode([MODEL])}, **small) as one:
+        native = await one.client.post("/api/chat", json={"model": MODEL, "messages": HI})
+        assert code_of(native) == (503, "never_fits")
+        assert native.headers["retry-after"] == "60"
+        assert native.json()["retry_after_ms"] == 60_000
+        assert "AIBS_MODEL_CLUSTER_NODE_VRAM_GB" in native.json()["error"]
+        client = openai.AsyncOpenAI(base_url=f"{one.client.base_url}/v1", api_key="x")
+        async with client, asyncio.timeout(10):
+            with pytest.raises(openai.InternalServerError) as refused:
+                await client.chat.completions.create(model=MODEL, messages=HI)
+        assert refused.value.code == "never_fits"
+        assert refused.value.response.headers["retry-after"] == "60"
+        assert (await one.counted())["/v1/chat/completions", "5xx"] == 1
+        placed = await one.client.post("/placements", json={"request_id": "r1", "model": MODEL})
+        assert code_of(placed) == (503, "never_fits")
+        assert placed.headers["retry-after"] == "60"

@@ -366,16 +366,16 @@ def test_a_missing_model_marks_that_model_on_that_node_alone(
         assert not tripped(world)
 
 
-def test_a_model_that_is_nowhere_is_told_in_the_node_s_words(
-    tmp_path: Path, valkey_url: str
-) -> None:
+def test_a_model_that_is_nowhere_is_told_with_the_mend(tmp_path: Path, valkey_url: str) -> None:
     with running(tmp_path, valkey_url, BAD, TWIN) as (world, gateway):
         for name in ("box-bad", "box-twin"):
             world.scripted(name).plays(error_play("404 Not Found", f"model '{CHAT}' not found"))
         for _ in range(2):
             answer = direct(gateway.url, request_of())
-            assert answer.status == 404
-            assert loads(answer.body)["error"] == f"model '{CHAT}' not found"
+            told = loads(answer.body)
+            assert (answer.status, told["reason"]) == (503, "not_installed")
+            assert f"`ollama pull {CHAT}` on one of box-bad and box-twin" in told["error"]
+            assert answer.header("retry-after") == "60"
         assert not tripped(world)
 
 

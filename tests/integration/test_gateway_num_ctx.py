@@ -490,7 +490,7 @@ def test_a_stream_that_is_no_json_is_told_and_fails(
     ("play", "status", "words"),
     [
         (whole({"error": "no tools here"}, "400 Bad Request"), 400, "no tools here"),
-        (whole({"error": "model 'x' not found"}, "404 Not Found"), 404, "not found"),
+        (whole({"error": "model 'x' not found"}, "404 Not Found"), 503, "ollama pull"),
         (whole({"error": "out of memory"}, "500 Internal Server Error"), 500, "out of memory"),
         (streamed({"error": "failed at once"}), 500, "failed at once"),
         (whole({"error": "failed at once"}), 500, "failed at once"),

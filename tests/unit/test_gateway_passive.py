@@ -19,7 +19,7 @@ from aibs.gateway.failures import (
 )
 from aibs.gateway.limits import Limit
 from aibs.gateway.passive import MISSING_FOR_MS, NodeHealth
-from aibs.gateway.placing import RELEASE_FIRST_S, LastWord
+from aibs.gateway.telling import RELEASE_FIRST_S, LastWord
 from tests.integration.in_loop import in_loop, until
 from tests.placement_scenarios import SetClock
 
