@@ -274,6 +274,44 @@ async def test_the_values_are_the_pools(valkey_url: str, namespace: str, tmp_pat
 # --- what vanishes
 
 
+@pytest.mark.parametrize("left", [(Node("box-z", "http://box-z:11434", GB, 1),), ()])
+@in_loop
+async def test_a_node_that_leaves_takes_all_its_values_along(
+    valkey_url: str, namespace: str, tmp_path: Path, left: tuple[Node, ...]
+) -> None:
+    async with (
+        desk(valkey_url, namespace, tmp_path) as table,
+        instance(environ_of(table)) as one,
+    ):
+        lease = (
+            await one.client.post("/placements", json={"request_id": "r", "model": MODEL})
+        ).json()
+        pool = await owner_pool(table)
+        for kind, outcome in (("loading", ""), ("loaded", "ok")):
+            told = {"lease_id": lease["lease_id"], "token": lease["token"], "kind": kind}
+            await pool.call("model", {**told, "model": MODEL, "ms": 1500, "outcome": outcome})
+        path = f"/placements/{lease['lease_id']}"
+        await one.client.request("DELETE", path, json={"token": lease["token"]})
+        one.control.meter.upstream_failed("box-c", "connect")
+        await observe(table, 2, good=False)
+        loads = {"node": "box-c", "model": MODEL, "outcome": "ok"}
+        await until_value(one, 1, "aibs_model_loads_total", **loads)
+        await until_value(one, 1, "aibs_node_poll_failures_total", node="box-c", reason="timeout")
+        failures = {"node": "box-c", "kind": "connect"}
+        await until_value(one, 1, "aibs_gateway_upstream_failures_total", **failures)
+        await declare(table, Fleet(1, left, (WORKER,)))
+
+        async def gone() -> bool:
+            found = await values(one)
+            return not any(("node", "box-c") in labels for _, labels in found)
+
+        await until_true(gone, "no value of the node that left")
+        # It came back: what this process counted of it goes on, as counters do.
+        one.control.meter.upstream_failed("box-c", "connect")
+        await declare(table, replace(table.fleet, revision=2))
+        await until_value(one, 2, "aibs_gateway_upstream_failures_total", **failures)
+
+
 @in_loop
 async def test_a_node_that_leaves_takes_its_values_along(
     valkey_url: str, namespace: str, tmp_path: Path

@@ -34,6 +34,11 @@ class Totals:
         self.loads = Count(("node", "model", "outcome"))
         self.load_durations = Spread(("node", "model", "outcome"), LOAD_S)
 
+    def forget_all_but(self, nodes: set[str]) -> None:
+        """What is known of a node goes with the node."""
+        self.loads.forget(0, nodes)
+        self.load_durations.forget(0, nodes)
+
 
 class LogCounters(Fold):
     """Tells `totals` of each event while it is `on`. No snapshot has this fold: it begins with the

@@ -24,7 +24,7 @@ from aibs.gateway.control.tally import FIRST_BYTE_S, OTHER, QUEUE_S, REQUEST_S
 from aibs.placement import reasons
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from prometheus_client.metrics_core import Metric
 
@@ -111,8 +111,21 @@ class GatewayMeter:
             "aibs_queue_wait_seconds", "How long granted requests waited.", QUEUE_S, "model"
         )
 
-    def collect(self) -> Iterable[Metric]:
-        """All of them, of all workers."""
+    def collect(self, nodes: Collection[str] | None = None) -> Iterable[Metric]:
+        """All of them, of all workers. Values of a node that is none of `nodes` are left out, as
+        long as it is not: None leaves none out.
+        """
+        found = self._collect()
+        if nodes is not None:
+            for metric in found:
+                metric.samples = [
+                    one
+                    for one in metric.samples
+                    if "node" not in one.labels or one.labels["node"] in nodes
+                ]
+        return found
+
+    def _collect(self) -> list[Metric]:
         shared = os.environ.get(SHARED_DIR)
         if not shared:
             return list(self.registry.collect())

@@ -74,4 +74,5 @@ class Metrics:
         found = [build_info()]
         if self._watch is not None:
             found += pool_metrics(self._watch, self._names)
-        return _Collected([*found, *self._meter.collect()])
+        nodes = None if self._watch is None else self._watch.nodes
+        return _Collected([*found, *self._meter.collect(nodes)])

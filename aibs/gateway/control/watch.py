@@ -68,6 +68,19 @@ class PoolWatch:
             return None
         return view if self._clock.boottime_ms() - view.read_at_ms <= STALE_MS else None
 
+    @property
+    def nodes(self) -> set[str] | None:
+        """The declared fleet's, by the newest look and by the log, which may be ahead of it; None
+        where no look found the pool. A fleet without nodes has none.
+        """
+        if self.view is None:
+            return None
+        nodes, folded = set(self.view.fleet.nodes), self.follower.folded
+        if folded is not None and self.follower.current:
+            document = folded.coordination.declared.document or {}
+            nodes |= {str(node["node_id"]) for node in document.get("nodes", ())}
+        return nodes
+
     def server_now_ms(self) -> int | None:
         """The server's time, as far as this machine can tell."""
         view = self.fresh_view()
@@ -115,8 +128,10 @@ class PoolWatch:
         async with self._reading, self.link.use() as client:
             await self.follower.turn(client)
             await self.polls.turn(client)
-        if self.view is not None and self.view.fleet.nodes:
-            self.polls.forget_all_but(set(self.view.fleet.nodes))
+        nodes = self.nodes
+        if nodes is not None:
+            self.polls.forget_all_but(nodes)
+            self.follower.totals.forget_all_but(nodes)
 
     async def _found_away(self, error: Exception) -> None:
         sentence = error.sentence if isinstance(error, AibsError) else ""
