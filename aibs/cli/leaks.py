@@ -22,15 +22,20 @@ def register(app: typer.Typer) -> None:
 
 _HELP = """List the leases, and those that nobody gives back.
 
-Late: no heartbeat for three intervals. Expired: the deadline passed without a release. Compares the
-live state with what the log tells, and leases with what the nodes hold. Read-only, but for --ack
-and --reap.
+Late: no heartbeat for three intervals. Expired: the deadline passed without a release; it is told
+until --ack, however long ago it was. --since is for the rest: what was revoked or reaped, and
+releases that came late or twice. Compares the live state with what the log tells, and leases with
+what the nodes hold. Read-only, but for --ack and --reap.
 
-Exit status: 0 nothing leaks; 1 a lease is late, or leaked since --since and is not acknowledged, or
-the live state differs from the log; 2 usage or settings; 3 Valkey could not be reached.
+Exit status: 0 nothing leaks; 1 a lease is late, or expired, or was reaped since --since because its
+holder was gone, and is not acknowledged, or the live state differs from the log; 2 usage or
+settings; 3 Valkey could not be reached.
 
 Example: aibs leaks --since 1h --json
 """
+
+_SINCE = """So far back it counts what was revoked, reaped, or released late or twice, and lists
+what was reaped or is acknowledged."""
 
 _REAP = """Free this lease by hand: its holder learns it at its next heartbeat and stops; the slot
 is given out again once it was returned or has drained. Asks first."""
@@ -40,7 +45,7 @@ def leaks(
     json_: Annotated[
         bool, typer.Option("--json", help="Print one JSON document (see aibs schema leaks).")
     ] = False,
-    since: Annotated[str, typer.Option(metavar="DURATION", help="Look back so far.")] = "1h",
+    since: Annotated[str, typer.Option(metavar="DURATION", help=_SINCE)] = "1h",
     watch: Annotated[
         bool,
         typer.Option("--watch", help="Again every 2 s, until Ctrl-C; with --json one line each."),

@@ -164,31 +164,33 @@ async def _answer(options: Options, asked: Asked, configured: Settings | None) -
 
 
 async def _put(source: Source, options: Options, asked: Asked, configured: Settings | None) -> int:
+    from aibs.clock import SystemClock
     from aibs.replay import answers
 
+    clock = SystemClock()
     if asked.as_of is not None:
         from aibs.replay.text import render_as_of
 
-        _show(await answers.as_of(source, asked.as_of), render_as_of, json_=options.json)
+        _show(await answers.as_of(source, asked.as_of, clock), render_as_of, json_=options.json)
     elif asked.diff is not None:
         from aibs.replay.text import render_diff
 
-        _show(await answers.diff_of(source, asked.diff), render_diff, json_=options.json)
+        _show(await answers.diff_of(source, asked.diff, clock), render_diff, json_=options.json)
     elif options.explain is not None:
         from aibs.replay.text import render_explain
 
-        story = await answers.explained(source, options.explain)
+        story = await answers.explained(source, options.explain, clock)
         _show(story, render_explain, json_=options.json)
     elif options.verify:
         from aibs.replay.text import render_verify
 
-        verdict = await answers.verified(source)
+        verdict = await answers.verified(source, clock)
         _show(verdict, render_verify, json_=options.json)
         return 0 if verdict.ok else 1
     elif options.what_if:
         from aibs.replay.text import render_what_if
 
-        supposed = await answers.supposed(source, asked)
+        supposed = await answers.supposed(source, asked, clock)
         _show(supposed, render_what_if, json_=options.json)
     elif options.export is not None:
         header = await answers.exported(source, asked, options.export)

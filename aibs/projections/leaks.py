@@ -1,13 +1,18 @@
 """Leases that ended otherwise than by their holder's release, and releases that came late or twice.
 
 A leak is a lease that expired, or was reaped because its holder was gone. What an operator reaped
-by hand the operator knows of. Kept are every living lease and the newest `ENDED_MAX` of the rest.
+by hand the operator knows of.
+
+Kept are every living lease, the newest `ENDED_MAX` that expired and that nobody acknowledged, and
+the newest `ENDED_MAX` of the rest. A lease that expired never grows out of the verdict by age: it
+stays until it is acknowledged. Where there are more than are kept, the oldest are counted, until
+all that are kept have been acknowledged.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from aibs.eventstore.events import LeaseDocument
@@ -41,6 +46,7 @@ class EndedLease:
     deadline_ms: int
     last_heartbeat_ms: int | None
     by_hand: bool = False
+    acknowledged: bool = False
 
     @property
     def document(self) -> LeaseDocument:
@@ -63,33 +69,43 @@ class EndedLease:
 
 
 class Leaks(Fold):
-    """What leaked. Everything that counts or lists looks back to `since_ms` and no further."""
+    """What leaked. It counts and lists what came since `since_ms`, and leases that expired until
+    they are acknowledged.
+    """
 
     name = "leaks"
-    version = 1
+    version = 2
+    """2 keeps what expired until it is acknowledged, apart from the rest."""
 
     def __init__(self, since_ms: int = 0) -> None:
         super().__init__()
         self.since_ms = since_ms
         self.acknowledged: dict[str, int] = {}
         self._open: dict[str, list[Any]] = {}
-        self._ended: deque[EndedLease] = deque(maxlen=ENDED_MAX)
+        self._ended: OrderedDict[str, EndedLease] = OrderedDict()
+        self._unacknowledged: OrderedDict[str, EndedLease] = OrderedDict()
+        self.unlisted = 0
         self._at_ms: dict[str, deque[int]] = {name: deque(maxlen=ENDED_MAX) for name in COUNTED}
 
     # --- what it says
 
     @property
     def ended(self) -> dict[str, EndedLease]:
-        """Leases that ended by expiry or reaping, by lease id."""
-        return {one.lease_id: one for one in self._ended if one.ended_at_ms >= self.since_ms}
+        """Leases that ended by expiry or reaping, by lease id, as they ended: since `since_ms`, and
+        before it those that expired and are not acknowledged.
+        """
+        since = [one for one in self._ended.values() if one.ended_at_ms >= self.since_ms]
+        found = sorted([*self._unacknowledged.values(), *since], key=lambda one: one.ended_at_ms)
+        return {one.lease_id: one for one in found}
 
     def unacknowledged(self) -> tuple[EndedLease, ...]:
-        """Leaks that nobody has acknowledged."""
-        return tuple(
-            lease
-            for lease_id, lease in self.ended.items()
-            if lease.leaked and lease_id not in self.acknowledged
-        )
+        """Leaks that nobody has acknowledged. `unlisted` counts older ones that are not kept."""
+        return tuple(one for one in self.ended.values() if one.leaked and not one.acknowledged)
+
+    @property
+    def expired_unreleased(self) -> int:
+        """Leases that expired, whenever that was, and that nobody has acknowledged."""
+        return len(self._unacknowledged) + self.unlisted
 
     def _count(self, name: str) -> int:
         return sum(at_ms >= self.since_ms for at_ms in self._at_ms[name])
@@ -135,16 +151,33 @@ class Leaks(Fold):
         return {
             "acknowledged": dict(self.acknowledged),
             "open": {lease_id: list(held) for lease_id, held in self._open.items()},
-            "ended": [one.as_json() for one in self._ended],
+            "ended": [one.as_json() for one in self._ended.values()],
+            "expired": [one.as_json() for one in self._unacknowledged.values()],
+            "unlisted": self.unlisted,
             "at_ms": {name: list(found) for name, found in self._at_ms.items()},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Become what was written as this."""
         self.acknowledged, self._open = state["acknowledged"], state["open"]
-        self._ended.extend(EndedLease(*one) for one in state["ended"])
+        for kept, told in ((self._ended, state["ended"]), (self._unacknowledged, state["expired"])):
+            for one in (EndedLease(*fields) for fields in told):
+                kept[one.lease_id] = one
+        self.unlisted = int(state["unlisted"])
         for name in COUNTED:
             self._at_ms[name].extend(state["at_ms"][name])
+
+    @classmethod
+    def lifted(cls, document: dict[str, Any]) -> dict[str, Any]:
+        """Version 1 kept what expired with the rest, and acknowledgements apart."""
+        if document["version"] != 1:
+            return super().lifted(document)
+        state = document["state"]
+        told = [EndedLease(*one) for one in state["ended"]]
+        marked = [replace(one, acknowledged=one.lease_id in state["acknowledged"]) for one in told]
+        expired = [one.as_json() for one in marked if one.end == "expired" and not one.acknowledged]
+        ended = [one.as_json() for one in marked if one.end != "expired" or one.acknowledged]
+        return {**document, "state": {**state, "ended": ended, "expired": expired, "unlisted": 0}}
 
     def copy(self) -> Leaks:
         """An equal one, that looks back as far."""
@@ -174,13 +207,25 @@ class Leaks(Fold):
 
     def _end(self, event: Event, data: dict[str, Any], end: End, *, by_hand: bool = False) -> None:
         held = self._open.pop(data["lease_id"], None)
-        if held is not None:
-            stored, deadline_ms, heard_ms = held
-            self._ended.append(
-                EndedLease(
-                    stored, end, event.at_ms, data["held_ms"], deadline_ms, heard_ms, by_hand
-                )
-            )
+        if held is None:
+            return
+        stored, deadline_ms, heard_ms = held
+        known = data["lease_id"] in self.acknowledged
+        one = EndedLease(
+            stored, end, event.at_ms, data["held_ms"], deadline_ms, heard_ms, by_hand, known
+        )
+        if end != "expired" or known:
+            self._remember(one)
+            return
+        self._unacknowledged[one.lease_id] = one
+        if len(self._unacknowledged) > ENDED_MAX:
+            self._unacknowledged.popitem(last=False)
+            self.unlisted += 1
+
+    def _remember(self, one: EndedLease) -> None:
+        self._ended[one.lease_id] = one
+        if len(self._ended) > ENDED_MAX:
+            self._ended.popitem(last=False)
 
     def _counted(self, name: str) -> Handler:
         def count(event: Event, _data: dict[str, Any]) -> None:
@@ -192,6 +237,17 @@ class Leaks(Fold):
         oldest = event.at_ms - ACKNOWLEDGED_FOR_MS
         kept = {key: at for key, at in self.acknowledged.items() if at > oldest}
         self.acknowledged = kept | dict.fromkeys(data["leases"], event.at_ms)
+        # Noted in the leases themselves: the list of names is forgotten after a week, as the live
+        # one is, and what was known once must not leak anew.
+        for lease_id in data["leases"]:
+            expired = self._unacknowledged.pop(lease_id, None)
+            if expired is not None:
+                self._remember(replace(expired, acknowledged=True))
+            elif lease_id in self._ended:
+                self._ended[lease_id] = replace(self._ended[lease_id], acknowledged=True)
+        if not self._unacknowledged:
+            # Whoever knows of all that could be told knows that it was not all.
+            self.unlisted = 0
 
 
 def evolve(state: Leaks, event: Event) -> Leaks:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aibs.clock import SystemClock
-from aibs.errors import CorruptLog
+from aibs.errors import ConfigurationError, CorruptLog
 from aibs.replay.as_of import as_of_document
 from aibs.replay.diff import diff
 from aibs.replay.entries import clause
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
+    from aibs.clock import Clock
     from aibs.replay.as_of import AsOfDocument
     from aibs.replay.diff import DiffDocument
     from aibs.replay.entries import Item
@@ -54,11 +55,11 @@ class Printer(Protocol):
         ...
 
 
-async def supposed(source: Source, asked: Asked) -> WhatIfDocument:
+async def supposed(source: Source, asked: Asked, clock: Clock) -> WhatIfDocument:
     """The recorded requests on another fleet."""
     wanted = await range_of(source, asked)
     with shown_or_told(source):
-        return await what_if(source, wanted, asked.changes)
+        return await what_if(source, wanted, asked.changes, clock)
 
 
 @asynccontextmanager
@@ -91,7 +92,19 @@ async def bound(source: Source, point: Point | None) -> Bound | None:
     if point is None:
         return None
     now_ms = await source.now_ms() if point.kind == "ago" else 0
-    return bound_of(point, lambda: now_ms)
+    # Before now there is nothing in a log without events, whatever is asked for.
+    return None if now_ms is None else bound_of(point, lambda: now_ms)
+
+
+async def moment_of(source: Source, point: Point, option: str) -> Bound:
+    """The same, of which a state is to be shown. Raises ConfigurationError where none exists."""
+    found = await bound(source, point)
+    if found is None:
+        raise ConfigurationError(
+            f"{source.name} holds no event, so it has no moment for {option}.",
+            mend="Export a longer range of the log.",
+        )
+    return found
 
 
 async def range_of(source: Source, asked: Asked) -> Range:
@@ -131,33 +144,31 @@ async def show_followed(
             printer.flush()
 
 
-async def as_of(source: Source, point: Point) -> AsOfDocument:
-    """The state at a moment."""
-    moment = await bound(source, point)
-    assert moment is not None
+async def as_of(source: Source, point: Point, clock: Clock) -> AsOfDocument:
+    """The state at a moment. The clock's time is that of the document."""
+    moment = await moment_of(source, point, "--as-of")
     with shown_or_told(source):
         found = await past(source, moment, "--as-of")
-        return as_of_document(found, source.timing, source.namespace)
+        return as_of_document(found, source.timing, source.namespace, generated_ms=clock.wall_ms())
 
 
-async def diff_of(source: Source, points: tuple[Point, Point]) -> DiffDocument:
+async def diff_of(source: Source, points: tuple[Point, Point], clock: Clock) -> DiffDocument:
     """What changed between two moments."""
-    first, second = await bound(source, points[0]), await bound(source, points[1])
-    assert first is not None
-    assert second is not None
+    first = await moment_of(source, points[0], "--diff")
+    second = await moment_of(source, points[1], "--diff")
     with shown_or_told(source):
-        return await diff(source, first, second)
+        return await diff(source, first, second, clock)
 
 
-async def verified(source: Source) -> VerifyDocument:
+async def verified(source: Source, clock: Clock) -> VerifyDocument:
     """Whether the log is sound."""
-    return await verify(source)
+    return await verify(source, clock)
 
 
-async def explained(source: Source, name: str) -> ExplainDocument:
+async def explained(source: Source, name: str, clock: Clock) -> ExplainDocument:
     """The story of a lease or a request."""
     with shown_or_told(source):
-        return await explain(source, name)
+        return await explain(source, name, clock)
 
 
 async def exported(source: Source, asked: Asked, path: Path) -> LogHeader:

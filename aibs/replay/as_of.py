@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aibs.replay.states import Past
     from aibs.settings import Settings
 
-SCHEMA: Final = "aibs.replay.as_of/1"
+SCHEMA: Final = "aibs.replay.as-of/1"
 
 UNKNOWN_FOR_MS = 3_600_000
 """Longer than slots drain."""
@@ -52,9 +52,9 @@ class AsOfOwner(Part):
 
 
 class AsOfDocument(Part):
-    """The whole answer. `generated_at` is the moment that it shows."""
+    """The whole answer. `as_of` is the moment that it shows."""
 
-    schema_: Literal["aibs.replay.as_of/1"] = Field(SCHEMA, alias="schema")
+    schema_: Literal["aibs.replay.as-of/1"] = Field(SCHEMA, alias="schema")
     generated_at: Timestamp
     as_of: Timestamp
     last_id: str
@@ -66,6 +66,9 @@ class AsOfDocument(Part):
     nodes: list[NodeReport]
     queue: list[WaiterReport]
     leases: list[LeaseReport]
+    """Those that were active."""
+    other_leases: list[LeaseReport]
+    """Those that were held, and late, overdue or revoked."""
     inferred_fresh: list[str]
     """Nodes of which no poll is told that was young enough: that they were seen since is inferred.
     Their stamp is the newest that is told."""
@@ -73,12 +76,14 @@ class AsOfDocument(Part):
     """What the log left open, in sentences."""
 
 
-def as_of_document(past: Past, timing: Timing, namespace: str) -> AsOfDocument:
-    """The document of one moment."""
+def as_of_document(
+    past: Past, timing: Timing, namespace: str, *, generated_ms: int
+) -> AsOfDocument:
+    """The document of one moment, made at `generated_ms`."""
     status = status_of(past, timing, namespace)
     state = past.folded.coordination
     return AsOfDocument(
-        generated_at=status.generated_at,
+        generated_at=rfc3339(generated_ms),
         as_of=status.generated_at,
         last_id=state.last_id,
         seq=state.seq,
@@ -103,6 +108,7 @@ def as_of_document(past: Past, timing: Timing, namespace: str) -> AsOfDocument:
         ],
         queue=status.queue,
         leases=status.leases,
+        other_leases=status.other_leases,
         notes=notes_of(past),
     )
 

@@ -112,14 +112,14 @@ class Chapters:
 
     # --- the document
 
-    def document(self, end_ms: int, notes: list[str]) -> ExplainDocument:
+    def document(self, end_ms: int, notes: list[str], *, generated_ms: int) -> ExplainDocument:
         """The story as far as it was read, to the log's last event at `end_ms`."""
         self._leases.close(end_ms)
         subject = self._subject()
         outcome = self._outcome()
         return ExplainDocument(
             schema="aibs.replay.explain/1",
-            generated_at=rfc3339(end_ms),
+            generated_at=rfc3339(generated_ms),
             subject=subject,
             outcome=outcome,
             summary=self._summary(subject, outcome),

@@ -18,6 +18,7 @@ from aibs.reports.part import Part, Timestamp, schema_of
 from aibs.reports.status import WaiterReport  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
+    from aibs.clock import Clock
     from aibs.eventstore.events import Event
     from aibs.replay.as_of import AsOfDocument
     from aibs.replay.source import Source
@@ -121,7 +122,7 @@ class FleetChange(Part):
 
 
 class DiffDocument(Part):
-    """The whole answer; null where nothing changed. `generated_at` is the second moment."""
+    """The whole answer; null where nothing changed."""
 
     schema_: Literal["aibs.replay.diff/1"] = Field(SCHEMA, alias="schema")
     generated_at: Timestamp
@@ -188,10 +189,13 @@ class _Between:
         )
 
 
-async def diff(source: Source, first: Bound, second: Bound) -> DiffDocument:
+async def diff(source: Source, first: Bound, second: Bound, clock: Clock) -> DiffDocument:
     """The document of two moments. Raises ConfigurationError where the second is the earlier."""
     before = await past(source, first, "--diff")
-    before_document = as_of_document(before, source.timing, source.namespace)
+    generated_ms = clock.wall_ms()
+    before_document = as_of_document(
+        before, source.timing, source.namespace, generated_ms=generated_ms
+    )
     held = before.folded.coordination.leases.live_part()["leases"]
     models = _models(before)
     after = await past(source, second, "--diff")
@@ -209,7 +213,9 @@ async def diff(source: Source, first: Bound, second: Bound) -> DiffDocument:
                 between.apply(event, held)
             except (KeyError, TypeError, ValueError, AttributeError):
                 continue  # an unreadable event: the notes count it
-    after_document = as_of_document(after, source.timing, source.namespace)
+    after_document = as_of_document(
+        after, source.timing, source.namespace, generated_ms=generated_ms
+    )
     return _compared(before_document, after_document, between, models, _models(after))
 
 
@@ -234,7 +240,8 @@ def _compared(
     models_before: Models,
     models_after: Models,
 ) -> DiffDocument:
-    old_leases = {lease.lease_id for lease in before.leases}
+    old_leases = {lease.lease_id for lease in (*before.leases, *before.other_leases)}
+    new_leases = (*after.leases, *after.other_leases)
     old_waiters = {_waiter(one) for one in before.queue}
     return DiffDocument(
         generated_at=after.generated_at,
@@ -250,7 +257,7 @@ def _compared(
         else FleetChange(before=before.fleet, after=after.fleet, changes=between.fleet_changes),
         nodes=_nodes(before, after, models_before, models_after),
         leases=LeaseChanges(
-            begun=[lease for lease in after.leases if lease.lease_id not in old_leases],
+            begun=[lease for lease in new_leases if lease.lease_id not in old_leases],
             ended=between.ended,
         ),
         queue=QueueChanges(

@@ -12,6 +12,7 @@ from aibs.replay.folding import Folded
 from aibs.replay.source import behind
 
 if TYPE_CHECKING:
+    from aibs.clock import Clock
     from aibs.eventstore.events import Event
     from aibs.replay.source import Source
     from aibs.replay.story import ExplainDocument
@@ -27,7 +28,7 @@ class Found:
     lease_id: str | None
 
 
-async def explain(source: Source, name: str) -> ExplainDocument:
+async def explain(source: Source, name: str, clock: Clock) -> ExplainDocument:
     """The story of a lease id, a request id or a request key.
 
     Raises Refused where the log knows none, ConfigurationError where it knows several.
@@ -47,7 +48,8 @@ async def explain(source: Source, name: str) -> ExplainDocument:
         folded.apply(item)
         if told:
             chapters.after(event, folded)
-    return chapters.document(folded.at_ms, _notes(folded, base is not None))
+    notes = _notes(folded, base is not None)
+    return chapters.document(folded.at_ms, notes, generated_ms=clock.wall_ms())
 
 
 def _guarded(chapters: Chapters, event: Event, folded: Folded) -> bool:

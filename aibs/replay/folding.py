@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 class Folded:
     """The coordination state. `damaged` counts entries that are no events.
 
-    `at_ms` is the time of the last event, 0 before the first.
+    `at_ms` is the time of the last event, the state's that it began with before the first; 0 where
+    there is neither.
     """
 
     def __init__(self, start: Coordination | None = None) -> None:
         self.coordination = Coordination() if start is None else start
         self.damaged = 0
         self.last_damage = ""
-        self.at_ms = 0
+        self.at_ms = 0 if start is None else start.position.at_ms
 
     def apply(self, item: Item) -> None:
         """Fold one more; a damaged one changes nothing and is counted."""

@@ -81,8 +81,10 @@ class Source(Protocol):
         """The state from which everything is told; None: the first event is the first of all."""
         ...
 
-    async def now_ms(self) -> int:
-        """The server's time; of a file, its last event's."""
+    async def now_ms(self) -> int | None:
+        """The server's time; of a file, its last event's, or that of the state that it begins with;
+        None where it has neither.
+        """
         ...
 
 
@@ -127,10 +129,11 @@ class FileSource:
         """What the file was exported with."""
         return await self.base(None)
 
-    async def now_ms(self) -> int:
-        """The last event's time."""
+    async def now_ms(self) -> int | None:
+        """The last event's time, else that of the state that it begins with."""
         if self._now_ms is None:
-            self._now_ms = 0
+            base = await self.base(None)
+            self._now_ms = None if base is None else base.position.at_ms
             for item in self._reader.items():
                 event = event_of(item)
                 self._now_ms = event.at_ms if event is not None else self._now_ms

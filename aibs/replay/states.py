@@ -32,12 +32,14 @@ async def past(source: Source, moment: Bound, option: str) -> Past:
     """The state at a moment. Raises ConfigurationError where the log holds nothing of it."""
     if source.live and moment.at_ms is not None:
         now_ms = await source.now_ms()
-        if moment.at_ms > now_ms:
+        if now_ms is not None and moment.at_ms > now_ms:
             raise ConfigurationError(
                 f"{option} is {moment}, and the server's clock says {rfc3339(now_ms)}."
             )
     folded, partial = await fold_to(source, moment)
-    if folded.last_id == "0-0":
+    # A file that begins with a state tells nothing of the time before it.
+    early = moment.at_ms is not None and folded.at_ms > moment.at_ms
+    if folded.last_id == "0-0" or early:
         raise ConfigurationError(f"{option} is {moment}, before the first event of {source.name}.")
     return Past(folded, folded.at_ms if moment.at_ms is None else moment.at_ms, partial)
 
@@ -53,8 +55,6 @@ async def fold_to(source: Source, until: Bound | None) -> tuple[Folded, bool]:
         if event is not None and folded.last_id == "0-0":
             partial = base is None and not _first_of_all(event.seq, event.type)
         folded.apply(item)
-    if base is not None and not folded.at_ms:
-        folded.at_ms = base.position.at_ms
     return folded, partial
 
 
@@ -71,9 +71,7 @@ async def fold_before(source: Source, since: Bound | None) -> Folded | None:
         base = await source.beginning()
         if base is None:
             return None
-        start = Folded(base)
-        start.at_ms = base.position.at_ms
-        return start
+        return Folded(base)
     folded, partial = await fold_to(source, just_before(since))
     if folded.last_id == "0-0":
         return None

@@ -184,7 +184,7 @@ class Step(Part):
 
 
 class ExplainDocument(Part):
-    """The whole answer. `generated_at` is the time of the log's last event."""
+    """The whole answer."""
 
     schema_: Literal["aibs.replay.explain/1"] = Field(SCHEMA, alias="schema")
     generated_at: Timestamp

@@ -45,11 +45,12 @@ def render_as_of(document: AsOfDocument, console: Console) -> None:
             "dim",
         )
     now_ms = moment_ms(document.as_of)
-    if document.leases:
-        console.print(_leases(document.leases, now_ms))
+    leases = [*document.leases, *document.other_leases]
+    if leases:
+        console.print(_leases(leases, now_ms))
     if document.queue:
         console.print(_queue(document.queue))
-    if not document.leases and not document.queue:
+    if not leases and not document.queue:
         _say(console, "No lease, nobody waits.", "dim")
     _notes(document.notes, console)
 

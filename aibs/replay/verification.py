@@ -17,6 +17,7 @@ from aibs.replay.verify import Verifier, VerifyDocument
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from aibs.clock import Clock
     from aibs.eventstore.placement_state import LiveParts
     from aibs.replay.source import Source
 
@@ -28,7 +29,7 @@ TERM = ("owner", "fence", "elected_at_ms", "ended", "last_owner", "event_id")
 FLEET = ("revision", "fingerprint", "document", "event_id")
 
 
-async def verify(source: Source) -> VerifyDocument:
+async def verify(source: Source, clock: Clock) -> VerifyDocument:
     """The document. The live state is read first, and the log up to the event that it is of."""
     live = await _live_parts(source) if isinstance(source, LiveSource) else None
     live_to = None if live is None or live.pool is None else order(live.pool.last_id)
@@ -47,7 +48,7 @@ async def verify(source: Source) -> VerifyDocument:
             verifier.tell(event_id, "live_differs", sentence)
     problems = verifier.all_problems()
     return VerifyDocument(
-        generated_at=rfc3339(verifier.at_ms),
+        generated_at=rfc3339(clock.wall_ms()),
         ok=not problems,
         events=verifier.events,
         first_id=verifier.first_id,

@@ -59,7 +59,7 @@ class Problem(Part):
 
 
 class VerifyDocument(Part):
-    """The whole answer. `generated_at` is the time of the last event."""
+    """The whole answer."""
 
     schema_: Literal["aibs.replay.verify/1"] = Field(SCHEMA, alias="schema")
     generated_at: Timestamp
@@ -83,7 +83,6 @@ class Verifier:
         self.events = 0
         self.first_id: str | None = None
         self.last_id: str | None = None
-        self.at_ms = 0
         self.begins_late = False
         self._more = 0
         self._seq: int | None = None if start is None else start.seq
@@ -110,7 +109,6 @@ class Verifier:
         if isinstance(item, Oversized):
             self.tell(event.id, "oversized", "The event is larger than 1 MiB: none of ours is.")
         self._check_seq(event)
-        self.at_ms = event.at_ms
         data = decode(event)
         if isinstance(data, Unreadable):
             kind: Kind = "invalid_data"

@@ -1,4 +1,7 @@
-"""`aibs leaks` as a document: living leases, leaks since a moment, and whether all of it agrees."""
+"""`aibs leaks` as a document: living leases, leaks, and whether all of it agrees.
+
+What expired and is not acknowledged leaks however long ago that was; `since` is for the rest.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,21 @@ HEARTBEATS_UNTIL_LATE = 3
 
 
 class Counts(Part):
-    """`active`, `late` and `draining` are now; the others count since `since`."""
+    """The first four are now, the last four count since `since`."""
 
     active: int
     late: int
     expired_unreleased: int
-    """Ended by their deadline, or overdue now."""
+    """Overdue now, or ended by their deadline, whenever that was, and not acknowledged."""
     draining: int
     """Slots that ended without a release and were not seen free since."""
     revoked: int
     reaped: int
     late_releases: int
     double_releases: int
+    unlisted: int = 0
+    """Of `expired_unreleased`, the oldest that are no longer listed: 4096 are kept. They count
+    until all that are listed have been acknowledged."""
 
 
 class LeaseReport(Part):
@@ -95,7 +101,8 @@ class LeaksDocument(Part):
     consistent_with_live_state: bool
     differences: list[str]
     leaking: bool
-    """Whether a lease is late now, or something leaked since `since` that nobody acknowledged."""
+    """Whether a lease is late now, or expired and nobody acknowledged it, or was reaped since
+    `since` because its holder was gone, and nobody acknowledged it."""
 
 
 def in_order(leases: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -105,18 +112,22 @@ def in_order(leases: Mapping[str, Mapping[str, Any]]) -> list[str]:
     )
 
 
+def living_leases(live: LiveParts, *, heartbeat_ms: int) -> list[LeaseReport]:
+    """Every lease that has not ended, in the order of the grants."""
+    return [_living(live, lease_id, heartbeat_ms) for lease_id in in_order(live.leases)]
+
+
 def leaks_document(moment: Moment, *, heartbeat_ms: int) -> LeaksDocument:
     """The document of one moment."""
     live = moment.live
-    living = [_living(live, lease_id, heartbeat_ms) for lease_id in in_order(live.leases)]
+    living = living_leases(live, heartbeat_ms=heartbeat_ms)
     ended = [
-        _ended(lease, acknowledged=lease_id in live.acks or lease_id in moment.leaks.acknowledged)
+        _ended(lease, acknowledged=lease_id in live.acks or lease.acknowledged)
         for lease_id, lease in moment.leaks.ended.items()
     ]
     leases = [*living, *ended]
     states = Counter(lease.state for lease in living)
-    expired = sum(lease.end == "expired" for lease in ended)
-    leaked = [lease.document.lease_id for lease in moment.leaks.unacknowledged()]
+    leaked = moment.leaks.unacknowledged()
     differences = differences_of(moment.live, moment.folded)
     return LeaksDocument(
         generated_at=rfc3339(live.now_ms),
@@ -124,12 +135,13 @@ def leaks_document(moment: Moment, *, heartbeat_ms: int) -> LeaksDocument:
         counts=Counts(
             active=states["active"],
             late=states["late"],
-            expired_unreleased=states["expired_unreleased"] + expired,
+            expired_unreleased=states["expired_unreleased"] + moment.leaks.expired_unreleased,
             draining=len(live.drains),
             revoked=moment.leaks.revoked,
             reaped=moment.leaks.reaped,
             late_releases=moment.leaks.late_releases,
             double_releases=moment.leaks.double_releases,
+            unlisted=moment.leaks.unlisted,
         ),
         leases=leases,
         groups=_groups(living, ended),
@@ -236,14 +248,14 @@ def _name(lease: LeaseReport, by: GroupBy) -> str:
 
 def _groups(living: list[LeaseReport], ended: list[LeaseReport]) -> list[Group]:
     kinds: tuple[GroupBy, ...] = ("holder", "environment", "model", "node")
-    return [
-        Group(
-            by=by,
-            name=name,
-            living=sum(_name(lease, by) == name for lease in living),
-            late=sum(_name(lease, by) == name and lease.state == "late" for lease in living),
-            leaked=sum(_name(lease, by) == name and not lease.acknowledged for lease in ended),
-        )
-        for by in kinds
-        for name in sorted({_name(lease, by) for lease in (*living, *ended)})
-    ]
+    found = []
+    for by in kinds:
+        alive = Counter(_name(lease, by) for lease in living)
+        late = Counter(_name(lease, by) for lease in living if lease.state == "late")
+        leaked = Counter(_name(lease, by) for lease in ended if not lease.acknowledged)
+        names = sorted({_name(lease, by) for lease in (*living, *ended)})
+        found += [
+            Group(by=by, name=name, living=alive[name], late=late[name], leaked=leaked[name])
+            for name in names
+        ]
+    return found

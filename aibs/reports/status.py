@@ -8,7 +8,7 @@ from pydantic import Field
 
 from aibs.audit.wording import age
 from aibs.codec import rfc3339
-from aibs.reports.leaks import LeaseReport, leaks_document
+from aibs.reports.leaks import LeaseReport, living_leases
 from aibs.reports.part import Part, Timestamp, schema_of
 
 if TYPE_CHECKING:
@@ -106,6 +106,9 @@ class StatusDocument(Part):
     nodes: list[NodeReport]
     queue: list[WaiterReport]
     leases: list[LeaseReport]
+    """Those that are active."""
+    other_leases: list[LeaseReport] = Field(default_factory=list)
+    """Those that are held, and late, overdue or revoked."""
 
 
 def status_document(moment: Moment, settings: Settings) -> StatusDocument:
@@ -116,7 +119,7 @@ def status_document(moment: Moment, settings: Settings) -> StatusDocument:
     state: Literal["open", "recovering", "suspect"] = "open"
     if live.pool.state != "open":
         state = "recovering" if alive else "suspect"
-    leases = leaks_document(moment, heartbeat_ms=settings.heartbeat_interval_ms).leases
+    leases = living_leases(live, heartbeat_ms=settings.heartbeat_interval_ms)
     return StatusDocument(
         generated_at=rfc3339(live.now_ms),
         pool=PoolReport(
@@ -136,7 +139,8 @@ def status_document(moment: Moment, settings: Settings) -> StatusDocument:
         standbys=sorted(live.standbys),
         nodes=_nodes(live, settings.max_residency_staleness_ms),
         queue=_queue(moment, settings.swap_max_wait_ms),
-        leases=[lease for lease in leases if lease.end is None],
+        leases=[lease for lease in leases if lease.state == "active"],
+        other_leases=[lease for lease in leases if lease.state != "active"],
     )
 
 

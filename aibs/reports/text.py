@@ -106,9 +106,10 @@ def moment_ms(timestamp: str) -> int:
 
 def _counts(document: LeaksDocument) -> Text:
     counts = document.counts
+    unlisted = f" ({counts.unlisted} too old to be listed)" if counts.unlisted else ""
     return Text(
-        f"{counts.active} active, {counts.late} late, {counts.draining} draining now; since "
-        f"{document.since}: {counts.expired_unreleased} expired without release, "
+        f"{counts.active} active, {counts.late} late, {counts.expired_unreleased} expired without "
+        f"release{unlisted}, {counts.draining} draining now; since {document.since}: "
         f"{counts.revoked} revoked, {counts.reaped} reaped, "
         f"{plural(counts.late_releases, 'late release')}, "
         f"{plural(counts.double_releases, 'double release')}"
@@ -142,13 +143,14 @@ def render_status(document: StatusDocument, console: Console) -> None:
     elif document.nodes:
         for node in document.nodes:
             console.print(*_node_lines(node, plain=plain), sep="\n")
-    _print_leases(document.leases, console, moment_ms(document.generated_at))
+    leases = [*document.leases, *document.other_leases]
+    _print_leases(leases, console, moment_ms(document.generated_at))
     if document.queue and wide:
         console.print(_queue(document))
     else:
         for waiter in document.queue:
             console.print(_waiter_line(waiter))
-    if not document.leases and not document.queue:
+    if not leases and not document.queue:
         console.print(Text("No lease, nobody waits.", style="dim"))
 
 

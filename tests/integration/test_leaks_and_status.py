@@ -151,8 +151,12 @@ async def test_a_healthy_pool_needs_its_address_and_namespace_only_and_exits_0(
             "reaped": 0,
             "late_releases": 0,
             "double_releases": 0,
+            "unlisted": 0,
         }
         assert document["consistent_with_live_state"] is True
+        shown = await pool.status()
+        assert [one["lease_id"] for one in shown["leases"]] == [lease["lease_id"]]
+        assert shown["other_leases"] == []
         code, out, _ = await pool.run("schema", "leaks")
         assert code == 0
         assert set(loads(out)["properties"]) == set(document)
@@ -173,6 +177,14 @@ async def test_a_lease_without_heartbeats_is_late_and_fails_the_check(
         status, document = await pool.leaks()
         states = {lease["lease_id"]: lease["state"] for lease in document["leases"]}
         assert status == 1
+        shown = await pool.status()
+        assert shown["leases"] == [], "active ones only"
+        others = {lease["lease_id"]: lease["state"] for lease in shown["other_leases"]}
+        assert others == states
+        assert sum(len(node["leases"]) for node in shown["nodes"]) == 2
+        code, out, _ = await pool.run("status")
+        assert code == 0
+        assert late in out
         # The first lease's own minute is over, and nothing has ended it yet.
         assert states == {late: "late", overdue: "expired_unreleased"}
         assert (document["counts"]["late"], document["counts"]["expired_unreleased"]) == (1, 1)
@@ -202,9 +214,13 @@ async def test_expiry_late_and_double_releases_are_counted_since_the_moment_aske
         counts = document["counts"]
         assert (counts["late_releases"], counts["double_releases"]) == (1, 1)
         assert (counts["expired_unreleased"], counts["draining"]) == (1, 1)
+        # What expired is told until it is known; the rest since the moment asked for.
         status, document = await pool.leaks("--since", "1ms")
-        assert status == 0
-        assert document["leases"] == []
+        assert status == 1
+        assert [lease["lease_id"] for lease in document["leases"]] == [gone]
+        counts = document["counts"]
+        assert (counts["late_releases"], counts["double_releases"]) == (0, 0)
+        assert (counts["expired_unreleased"], document["leaking"]) == (1, True)
         # One that never leaked spoils the acknowledgement of the other: nothing is noted.
         code, _, err = await pool.run("leaks", "--ack", gone, "--ack", "nobody")
         assert code == 1
@@ -216,6 +232,11 @@ async def test_expiry_late_and_double_releases_are_counted_since_the_moment_aske
             assert f"{new} newly acknowledged, {1 - new} before" in err
         (noted,) = await pool.events("LeakAcknowledged")
         assert noted.data["leases"] == [gone]
+        status, document = await pool.leaks("--since", "1ms")
+        assert (status, document["leases"]) == (0, [])
+        assert (document["counts"]["expired_unreleased"], document["leaking"]) == (0, False)
+        status, document = await pool.leaks()
+        assert (status, document["leases"][0]["acknowledged"]) == (0, True)
         assert "@" in noted.data["by"]
 
 

@@ -33,6 +33,7 @@ from aibs.replay.verify import Verifier
 from aibs.reports.moment import Moment
 from aibs.reports.status import status_document
 from aibs.settings import load
+from tests.placement_scenarios import SetClock
 from tests.property.placement_world import LIMITS, request
 from tests.property.test_placement import LANES, Placement
 
@@ -177,7 +178,7 @@ class Replayed(Placement):
             if event.type == "LeaseAcquired"
         )[:2]
         questions: list[Callable[[Source], Any]] = [
-            lambda source: diff(source, Bound(id=ids[1]), Bound(id=ids[-1])),
+            lambda source: diff(source, Bound(id=ids[1]), Bound(id=ids[-1]), SetClock()),
             *(partial(_explained, lease_id) for lease_id in asked),
         ]
         for ask in questions:
@@ -185,7 +186,7 @@ class Replayed(Placement):
 
 
 async def _explained(lease_id: str, source: Source) -> Any:
-    return await explain(source, lease_id)
+    return await explain(source, lease_id, SetClock())
 
 
 def _over(drain: Any, live: LiveParts) -> bool:
@@ -206,10 +207,12 @@ def same_as_live(recorded: Recorded, source: FileSource) -> bool:
     folded, late = asyncio.run(fold_to(source, Bound(id=recorded.last_id)))
     assert not late
     past = Past(folded, recorded.now_ms, late)
-    found, live = as_of_document(past, source.timing, source.namespace), recorded.status
+    live = recorded.status
+    found = as_of_document(past, source.timing, source.namespace, generated_ms=recorded.now_ms)
     assert found.last_id == recorded.last_id
     assert found.notes == []
     assert found.leases == live.leases
+    assert found.other_leases == live.other_leases
     assert found.queue == live.queue
     assert (found.pool.pool_id, found.pool.namespace) == (live.pool.pool_id, live.pool.namespace)
     assert (found.pool.state == "open") == (live.pool.state == "open")

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from rich.console import Console
 
 from aibs.codec import rfc3339
+from aibs.errors import ConfigurationError
 from aibs.projections.coordination import Coordination
-from aibs.replay.as_of import AsOfDocument, as_of_document
+from aibs.replay import answers
+from aibs.replay.archive import ArchiveWriter
+from aibs.replay.as_of import AsOfDocument, as_of_document, json_schema
 from aibs.replay.folding import Folded
-from aibs.replay.header import Timing
+from aibs.replay.header import Snapshot, Timing
+from aibs.replay.points import read_point
+from aibs.replay.source import FileSource
 from aibs.replay.states import Past
 from aibs.replay.text import render_as_of
+from tests.incident_log import header
+from tests.placement_scenarios import SetClock
 from tests.recorded_events import (
     acquired,
     declared,
@@ -25,6 +34,8 @@ from tests.recorded_events import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from aibs.eventstore.events import Event
     from aibs.reports.status import NodeReport
 
@@ -33,12 +44,62 @@ TIMING = Timing(staleness_ms=STALENESS_MS, heartbeat_ms=3_000, swap_max_ms=60_00
 SEEN_MS = 100_000
 
 
+GENERATED_MS = 1_796_126_460_000
+
+
 def past(at_ms: int, *events: Event, start: Coordination | None = None) -> AsOfDocument:
     folded = Folded(start)
     for one in events:
         folded.apply_event(one)
     assert not folded.unread, folded.last_unread
-    return as_of_document(Past(folded, at_ms, partial=False), TIMING, "fleet")
+    found = Past(folded, at_ms, partial=False)
+    return as_of_document(found, TIMING, "fleet", generated_ms=GENERATED_MS)
+
+
+def test_a_document_says_when_it_was_made_and_apart_from_it_which_moment_it_shows() -> None:
+    document = past(SEEN_MS, *SEEN)
+    assert document.generated_at == "2026-12-01T12:01:00.000Z"
+    assert document.as_of == "1970-01-01T00:01:40.000Z"
+    assert document.schema_ == json_schema()["$id"] == "aibs.replay.as-of/1"
+
+
+def exported(path: Path, start: Coordination | None) -> FileSource:
+    """A file without events; with the state that it begins with, or without."""
+    snapshot = None
+    if start is not None:
+        snapshot = Snapshot(id=start.last_id, state=start.document())
+    with ArchiveWriter(path) as writer:
+        told: dict[str, Any] = {"snapshot": snapshot, "fleet": None, "count": 0}
+        told |= {"first_id": None, "last_id": None}
+        writer.finish(header().model_copy(update=told))
+    return FileSource(path)
+
+
+@pytest.mark.parametrize("text", ["now", "-15m"])
+def test_a_file_without_any_event_has_no_moment_and_says_so(tmp_path: Path, text: str) -> None:
+    source, point = exported(tmp_path / "empty.ndjson", None), read_point(text, "--as-of")
+    with pytest.raises(ConfigurationError, match="holds no event, so it has no moment for --as-of"):
+        asyncio.run(answers.as_of(source, point, SetClock()))
+    with pytest.raises(ConfigurationError, match="holds no event, so it has no moment for --diff"):
+        asyncio.run(answers.diff_of(source, (point, point), SetClock()))
+    verdict = asyncio.run(answers.verified(source, SetClock()))
+    assert (verdict.first_id, verdict.generated_at) == (None, rfc3339(SetClock().wall_ms()))
+
+
+def test_a_file_that_has_but_a_state_shows_it_at_its_time_and_nothing_before(
+    tmp_path: Path,
+) -> None:
+    start = Coordination()
+    for one in SEEN:
+        start.apply(one)
+    source = exported(tmp_path / "state.ndjson", start)
+    at_ms = start.position.at_ms
+    document = asyncio.run(answers.as_of(source, read_point("now", "--as-of"), SetClock()))
+    assert (document.as_of, document.last_id) == (rfc3339(at_ms), start.last_id)
+    assert document.generated_at == rfc3339(SetClock().wall_ms())
+    early = read_point(rfc3339(at_ms - 1), "--as-of")
+    with pytest.raises(ConfigurationError, match="before the first event"):
+        asyncio.run(answers.as_of(source, early, SetClock()))
 
 
 def node(document: AsOfDocument) -> NodeReport:

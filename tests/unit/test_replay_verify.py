@@ -23,6 +23,7 @@ from aibs.replay.states import Past
 from aibs.replay.terms import OWNERS_WRITES, UNFENCED
 from aibs.replay.verify import PROBLEMS_MAX, Verifier
 from tests.incident_log import PATH, header, items, write
+from tests.placement_scenarios import SetClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -66,7 +67,9 @@ def shown_as_of(log: Iterable[Item]) -> None:
         folded.apply(one)
     source = FileSource(PATH)
     with contextlib.suppress(CorruptLog), shown_or_told(source):
-        as_of_document(Past(folded, folded.at_ms, partial=False), source.timing, "fleet")
+        as_of_document(
+            Past(folded, folded.at_ms, partial=False), source.timing, "fleet", generated_ms=0
+        )
 
 
 def put(log: list[Event], event: Event) -> list[Event]:
@@ -334,11 +337,13 @@ def test_every_question_is_answered_of_a_log_with_every_kind_of_damage(tmp_path:
     log[21] = changed(items()[21], lambda data: data.clear())
     log[24] = Oversized(items()[24])
     path = write(tmp_path / "log.gz", log)
-    story = asyncio.run(explain(FileSource(path), "urgent-1"))
+    story = asyncio.run(explain(FileSource(path), "urgent-1", SetClock()))
     assert story.outcome == "completed"
     assert any("could not be read" in note for note in story.notes)
     folded = Folded()
     for item in log:
         folded.apply(item)
-    document = as_of_document(Past(folded, folded.at_ms, partial=False), header().timing, "fleet")
+    document = as_of_document(
+        Past(folded, folded.at_ms, partial=False), header().timing, "fleet", generated_ms=0
+    )
     assert any("could not be read" in note for note in document.notes)

@@ -66,12 +66,14 @@ def test_the_document_has_a_row_for_each_figure_and_a_schema() -> None:
         run(recorded),
         run(recorded, "box-e.vram_gb=90"),
         Agreement(),
+        generated_ms=1_796_126_460_000,
     )
     rows = {row[0]: row[1:] for row in rows_of(document)}
     assert rows["wait, longest"] == ("-", "11.0 s", "0.0 s")
     assert rows["box-e, most leased"][2] == "60 GB, 2 slots"
     assert document.agreement.compared == 0
-    assert json_schema()["$id"] == "aibs.replay.what_if/1"
+    assert document.generated_at == "2026-12-01T12:01:00.000Z", "not the last event's time"
+    assert json_schema()["$id"] == "aibs.replay.what-if/1"
 
 
 @pytest.mark.parametrize(
@@ -79,23 +81,23 @@ def test_the_document_has_a_row_for_each_figure_and_a_schema() -> None:
 )
 def test_of_twenty_waits_the_nineteenth_is_the_95_of_100(waits: list[int], p95: int) -> None:
     told = Tally(granted=len(waits), waits_ms=sorted(waits, reverse=True))
-    document = document_of(history(), (), told, told, Agreement())
+    document = document_of(history(), (), told, told, Agreement(), generated_ms=1)
     assert document.before.wait_p95_ms == p95
 
 
 def test_no_wait_is_not_a_wait_of_nothing() -> None:
-    document = document_of(history(), (), Tally(), Tally(), Agreement())
+    document = document_of(history(), (), Tally(), Tally(), Agreement(), generated_ms=1)
     assert document.before.wait_p95_ms is None
     assert document.before.wait_longest_ms is None
 
 
 def test_a_run_that_ends_far_from_the_log_is_called_a_hint() -> None:
-    near = document_of(history(), (), Tally(), Tally(), Agreement(10, 9, 8, 7))
+    near = document_of(history(), (), Tally(), Tally(), Agreement(10, 9, 8, 7), generated_ms=1)
     assert agreement_of(near) == (
         "Simulated before, 9 of 10 requests ended as recorded; of 8 granted in both, 7 went to "
         "the same node."
     )
-    far = document_of(history(), (), Tally(), Tally(), Agreement(10, 8, 8, 8))
+    far = document_of(history(), (), Tally(), Tally(), Agreement(10, 8, 8, 8), generated_ms=1)
     assert "a hint at most" in agreement_of(far)
 
 
@@ -121,7 +123,9 @@ def test_a_change_of_a_node_that_one_of_two_fleets_has_is_understood() -> None:
 def test_agreement_is_in_the_document_that_schema_promises() -> None:
     recorded = history(asked(0, 1_000, LARGE, 1_000, end="granted", node_id="box-c"))
     before = simulated(recorded)
-    document = document_of(recorded, (), before.tally, before.tally, before.agreement)
+    document = document_of(
+        recorded, (), before.tally, before.tally, before.agreement, generated_ms=1
+    )
     told = document.model_dump(mode="json", by_alias=True)["agreement"]
     assert told == {
         "compared": 1,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from aibs.projections.capacity import Capacity
+from aibs.projections.engine import UnusableDocument
 from aibs.projections.leaks import ENDED_MAX, Leaks
 from aibs.projections.leases import ACKNOWLEDGED_FOR_MS
 from aibs.projections.recent import EVENTS_MAX, Recent
@@ -139,15 +142,76 @@ def test_the_newest_ends_are_remembered_and_so_many_of_them() -> None:
     assert len(leaks.ended) == ENDED_MAX
     assert "l2" not in leaks.ended
     assert "l3" in leaks.ended
+    assert (leaks.unlisted, leaks.expired_unreleased) == (3, ENDED_MAX + 3), "not listed, counted"
+    # They count for as long as one of those that are listed does.
+    names, seq = list(leaks.ended), 2 * ENDED_MAX + 7
+    leaks = leaks.copy()
+    read(leaks, acknowledged(seq, 1, *names[1:]))
+    assert leaks.expired_unreleased == 4
+    read(leaks, acknowledged(seq + 1, 1, names[0]))
+    assert leaks.expired_unreleased == 0
+    assert len(leaks.ended) == ENDED_MAX
+
+
+def acknowledged(seq: int, at_ms: int, *lease_ids: str) -> Event:
+    return event(seq, at_ms, "LeakAcknowledged", {"leases": list(lease_ids), "by": "ann"})
+
+
+def test_what_expired_is_told_until_it_is_acknowledged_however_old_it_is() -> None:
+    leaks = read(
+        Leaks(),
+        acquired(1, 1, 1),
+        acquired(2, 1, 2),
+        ended(3, 10, "LeaseExpired", 1),
+        ended(4, 10, "LeaseReaped", 2, why="holder_restarted"),
+    )
+    # Many others end otherwise, and long after.
+    for n in range(3, ENDED_MAX + 4):
+        read(leaks, acquired(2 * n, 20, n), ended(2 * n + 1, 20, "LeaseReaped", n))
+    leaks = leaks.copy()
+    leaks.since_ms = 10**12
+    assert set(leaks.ended) == {"l1"}, "what was reaped is told since the moment asked for"
+    assert [one.lease_id for one in leaks.unacknowledged()] == ["l1"]
+    assert leaks.expired_unreleased == 1
+    read(leaks, acknowledged(20_000, 30, "l1"))
+    assert (leaks.unacknowledged(), leaks.expired_unreleased, leaks.ended) == ((), 0, {})
+    leaks.since_ms = 10
+    assert leaks.ended["l1"].acknowledged
+    # The names that were acknowledged are forgotten after a week; what was known stays known.
+    read(leaks, acknowledged(20_001, 31 + ACKNOWLEDGED_FOR_MS, "other"))
+    assert "l1" not in leaks.acknowledged
+    assert leaks.unacknowledged() == ()
+
+
+def test_a_lease_that_was_known_while_it_was_overdue_leaks_no_more_when_it_ends() -> None:
+    leaks = read(Leaks(), acquired(1, 1, 1), acknowledged(2, 2, "l1"), ended(3, 3))
+    assert leaks.ended["l1"].acknowledged
+    assert leaks.expired_unreleased == 0
+
+
+def test_leaks_of_an_older_release_are_told_apart_by_what_was_acknowledged() -> None:
+    leaks = read(Leaks(), acquired(1, 1, 1), acquired(2, 1, 2), acquired(3, 1, 3), ended(4, 9))
+    read(leaks, ended(5, 9, "LeaseExpired", 2), ended(6, 9, "LeaseReaped", 3))
+    kept = leaks.document()
+    state = kept["state"]
+    told = [one[:-1] for one in (*state.pop("expired"), *state.pop("ended"))]
+    old_state = {**state, "ended": told, "acknowledged": {"l2": 9}}
+    del old_state["unlisted"]
+    old = {**kept, "version": 1, "state": old_state}
+    found = Leaks.from_document(old)
+    found.since_ms = 10**12
+    assert set(found.ended) == {"l1"}
+    found.since_ms = 0
+    assert found.ended["l2"].acknowledged
+    assert set(found.ended) == {"l1", "l2", "l3"}
+    with pytest.raises(UnusableDocument, match="is of version 3, this release reads 2"):
+        Leaks.from_document({**kept, "version": 3})
 
 
 def test_leaks_forget_an_acknowledgement_after_a_week_as_the_script_does() -> None:
-    def noted(seq: int, at_ms: int, lease_id: str) -> Event:
-        return event(seq, at_ms, "LeakAcknowledged", {"leases": [lease_id], "by": "ann"})
-
-    leaks = read(Leaks(), noted(1, 1, "a"), noted(2, ACKNOWLEDGED_FOR_MS, "b"))
+    leaks = read(Leaks(), acknowledged(1, 1, "a"), acknowledged(2, ACKNOWLEDGED_FOR_MS, "b"))
     assert set(leaks.acknowledged) == {"a", "b"}
-    read(leaks, noted(3, ACKNOWLEDGED_FOR_MS + 1, "c"))
+    read(leaks, acknowledged(3, ACKNOWLEDGED_FOR_MS + 1, "c"))
     assert set(leaks.acknowledged) == {"b", "c"}
 
 

@@ -16,12 +16,15 @@ from aibs.replay.what_if.simulation import Simulation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aibs.clock import Clock
     from aibs.replay.source import Range, Source
     from aibs.replay.what_if.changes import Change
     from aibs.replay.what_if.report import WhatIfDocument
 
 
-async def what_if(source: Source, wanted: Range, changes: Sequence[Change]) -> WhatIfDocument:
+async def what_if(
+    source: Source, wanted: Range, changes: Sequence[Change], clock: Clock
+) -> WhatIfDocument:
     """Before and after. Raises Refused where the range has no request or no fleet,
     ConfigurationError where a change names what the fleet does not have.
     """
@@ -53,4 +56,6 @@ async def what_if(source: Source, wanted: Range, changes: Sequence[Change]) -> W
     unchanged = Simulation(recorded, (), source.timing)
     before = unchanged.run()
     after = Simulation(recorded, changes, source.timing).run()
-    return document_of(recorded, changes, before, after, unchanged.agreement)
+    return document_of(
+        recorded, changes, before, after, unchanged.agreement, generated_ms=clock.wall_ms()
+    )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aibs.replay.what_if.changes import Change
     from aibs.replay.what_if.recorded import Agreement, Recorded, Tally
 
-SCHEMA: Final = "aibs.replay.what_if/1"
+SCHEMA: Final = "aibs.replay.what-if/1"
 
 ASSUMPTIONS = (
     "Requests come when they came, and work as long as they worked: those that would have come, "
@@ -78,9 +78,9 @@ class Agreed(Part):
 
 
 class WhatIfDocument(Part):
-    """The whole answer. `generated_at` is the time of the last event."""
+    """The whole answer, of the range from `since` to its last event at `until`."""
 
-    schema_: Literal["aibs.replay.what_if/1"] = Field(SCHEMA, alias="schema")
+    schema_: Literal["aibs.replay.what-if/1"] = Field(SCHEMA, alias="schema")
     generated_at: Timestamp
     since: Timestamp
     until: Timestamp
@@ -100,12 +100,14 @@ def document_of(
     before: Tally,
     after: Tally,
     agreement: Agreement,
+    *,
+    generated_ms: int,
 ) -> WhatIfDocument:
-    """The document."""
+    """The document, made at `generated_ms`."""
     names = _names([fleet for _, fleet in recorded.fleets])
     return WhatIfDocument(
         schema=SCHEMA,
-        generated_at=rfc3339(recorded.ends_ms),
+        generated_at=rfc3339(generated_ms),
         since=rfc3339(recorded.begins_ms),
         until=rfc3339(recorded.ends_ms),
         changes=[change.text for change in changes],
