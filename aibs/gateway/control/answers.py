@@ -53,7 +53,7 @@ class OllamaError(Body):
     """A refusal in Ollama's own format, with a reason beside it."""
 
     error: str
-    reason: str | None
+    reason: str
     retry_after_ms: int | None
 
 
@@ -63,7 +63,7 @@ class OpenAIErrorBody(Body):
     message: str
     type: str
     param: None
-    code: str | None
+    code: str
 
 
 class OpenAIError(Body):

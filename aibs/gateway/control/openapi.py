@@ -60,7 +60,11 @@ _REASONS: Final = {
     410: ("Refusal", "The lease is over: expired, revoked, reaped, released or unknown."),
     413: ("Refusal", "The body is too large."),
     429: ("Denial", "The queue is full."),
-    503: ("Denial", "No node can take it now, or the coordination server is away."),
+    503: (
+        "Denial",
+        "No node can take it now, the coordination server is away, or this process stops: "
+        "Retry-After says when to ask again.",
+    ),
 }
 
 

@@ -147,7 +147,7 @@ class Renewal(Body):
 class Refusal(Body):
     """Why a request was not done."""
 
-    reason: str | None
+    reason: str
     detail: str
 
 
