@@ -31,6 +31,7 @@ from aibs.eventstore.embedded_files import (
     try_lock,
     wait_lock,
 )
+from aibs.eventstore.embedded_silence import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -91,9 +92,16 @@ async def find(data_dir: Path) -> Path | None:
     """The socket of the server that runs for a data directory; None where none does.
 
     Starts nothing, writes nothing, and believes no file that is left over: it asks the server.
+    Raises CoordinationUnavailable where one runs and does not answer.
     """
-    socket = DataDirectory.of(data_dir).socket()
-    if socket is None or not await _answers(socket):
+    directory = DataDirectory.of(data_dir)
+    socket = directory.socket()
+    if socket is None:
+        return None
+    if not await _answers(socket):
+        silent = refusal(socket, directory.path, PING_TIMEOUT_S)
+        if silent is not None:
+            raise silent
         return None
     return socket
 
@@ -235,9 +243,7 @@ class EmbeddedValkey:
         server_lock = open_lock(directory.server_lock)
         reader: int | None = None
         try:
-            await wait_lock(
-                server_lock, f"An older server of {directory.path}", timeout_s=STOP_TIMEOUT_S
-            )
+            await self._outlive(server_lock)
             socket = directory.choose_socket()
             directory.write(socket)
             directory.fifo.unlink(missing_ok=True)
@@ -254,6 +260,20 @@ class EmbeddedValkey:
                 os.close(reader)
         await self._wait_up(socket, supervisor)
         self.socket_path = socket
+
+    async def _outlive(self, server_lock: int) -> None:
+        """Wait until an older server is gone. Raises CoordinationUnavailable where it stays."""
+        directory = self._directory
+        try:
+            await wait_lock(
+                server_lock, f"An older server of {directory.path}", timeout_s=STOP_TIMEOUT_S
+            )
+        except CoordinationUnavailable as error:
+            socket = directory.socket()
+            silent = None if socket is None else refusal(socket, directory.path, STOP_TIMEOUT_S)
+            if silent is not None:
+                raise silent from error
+            raise
 
     async def _wait_up(self, socket: Path, supervisor: subprocess.Popen[bytes]) -> None:
         loop = asyncio.get_running_loop()

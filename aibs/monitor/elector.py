@@ -96,15 +96,16 @@ class Elector:
         reachable = True
         while True:
             sent_at_ms = self._clock.boottime_ms()
+            answer_in_s = self._timing.ttl_ms * TIMEOUT_RATIO / 1000
             try:
-                async with asyncio.timeout(self._timing.ttl_ms * TIMEOUT_RATIO / 1000):
+                async with asyncio.timeout(answer_in_s):
                     answer = await self._pool.elect(
                         attempt, self.owner, ttl_ms=self._timing.ttl_ms, mono_ms=sent_at_ms
                     )
             except (OutcomeUnknown, CoordinationUnavailable, TimeoutError) as error:
                 # The same attempt goes on: if it was granted unheard, its repeat says so.
                 if reachable:
-                    self._log.warning("coordination_unreachable", error=str(error))
+                    self._log.warning("coordination_unreachable", error=_why(error, answer_in_s))
                     reachable = False
                 await self._on_unreachable()
                 await self._clock.sleep(backoff_s)
@@ -180,8 +181,9 @@ class Elector:
             term = self.require_term()
             sent_at_ms = self._clock.boottime_ms()
             left_ms = term.trusted_until_ms - sent_at_ms
+            answer_in_s = min(term.ttl_ms * TIMEOUT_RATIO, left_ms) / 1000
             try:
-                async with asyncio.timeout(min(term.ttl_ms * TIMEOUT_RATIO, left_ms) / 1000):
+                async with asyncio.timeout(answer_in_s):
                     answer = await self._pool.renew(
                         term.owner,
                         term.fence,
@@ -193,7 +195,8 @@ class Elector:
                 raise TermLost("fenced") from error
             except (OutcomeUnknown, CoordinationUnavailable, TimeoutError) as error:
                 if not unreachable:
-                    self._log.warning("renewal_unanswered", error=str(error), left_ms=left_ms)
+                    why = _why(error, answer_in_s)
+                    self._log.warning("renewal_unanswered", error=why, left_ms=left_ms)
                     unreachable = True
                 await self._on_unreachable()
                 await self._clock.sleep(BACKOFF_FIRST_S)
@@ -220,6 +223,11 @@ class Elector:
                 continue
             self._log.info("owner_resigned", fence=term.fence)
             return
+
+
+def _why(error: Exception, answer_in_s: float) -> str:
+    """What went wrong: a time-out has no words of its own."""
+    return str(error) or f"no answer within {answer_in_s:.3g} s"
 
 
 async def _forever(lead: Callable[[], Awaitable[None]]) -> None:

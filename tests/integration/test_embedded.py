@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from aibs.errors import ConfigurationError, CoordinationUnavailable
-from aibs.eventstore import embedded_binary
+from aibs.eventstore import embedded, embedded_binary
 from aibs.eventstore.commands import commands
 from aibs.eventstore.connection import open_client
 from aibs.eventstore.embedded import EmbeddedValkey, find
@@ -108,6 +108,62 @@ async def test_a_reader_finds_the_server_and_never_starts_one(data_dir: Path) ->
     held = await EmbeddedValkey.ensure(data_dir)
     client = commands(await open_client("embedded", data_dir=data_dir, purpose="read"))
     await client.aclose()
+    await held.close()
+
+
+async def _server_pid(data_dir: Path) -> int:
+    client: Any = await open_client("embedded", data_dir=data_dir, purpose="read")
+    try:
+        return int((await client.info("server"))["process_id"])
+    finally:
+        await client.aclose()
+
+
+@in_loop
+async def test_a_paused_server_is_told_to_run_and_not_to_answer_with_what_to_do(
+    data_dir: Path,
+) -> None:
+    held = await EmbeddedValkey.ensure(data_dir)
+    pid = await _server_pid(data_dir)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        told = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "aibs", "status"],
+            env={**os.environ, "AIBS_VALKEY_URL": "embedded", "AIBS_DATA_DIR": str(data_dir)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert (told.returncode, told.stdout) == (3, "")
+    assert f"runs (process {pid}) and did not answer within 2 s" in told.stderr
+    assert f"kill -CONT {pid}" in told.stderr
+    assert f"kill -KILL {pid}" in told.stderr
+    assert str(data_dir / "valkey.log") in told.stderr
+    assert await find(data_dir) == held.socket_path, "it goes on"
+    await held.close()
+    # A socket that was left over is nobody's.
+    held.socket_path.touch()
+    data_dir.joinpath("server.json").write_text(f'{{"socket":"{held.socket_path}"}}')
+    assert await find(data_dir) is None
+
+
+@in_loop
+async def test_a_start_beside_a_paused_server_says_that_it_runs(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "STOP_TIMEOUT_S", 0.2)
+    held = await EmbeddedValkey.ensure(data_dir)
+    pid = await _server_pid(data_dir)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(CoordinationUnavailable, match=rf"runs \(process {pid}\) and did not"):
+            await EmbeddedValkey.ensure(data_dir)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    monkeypatch.undo()
     await held.close()
 
 
