@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import structlog
 
 if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger, Processor
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 
 def configure(level: str = "info", log_format: str = "auto") -> None:
     """Send every log line to standard error, as JSON unless that is a terminal (or is forced)."""
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _stamped,
         structlog.processors.format_exc_info,
     ]
     renderer: Processor = (
@@ -33,6 +32,13 @@ def configure(level: str = "info", log_format: str = "auto") -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def _stamped(_: Any, method: str, event: EventDict) -> EventDict:
+    """Its level and time. One step, and the library's own two cost more: two lines a request."""
+    event["level"] = "error" if method == "exception" else method
+    event["timestamp"] = datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    return event
 
 
 def _json(event: Any, default: Any = repr, **_: Any) -> str:

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from aibs.gateway.replies import error_response
+from aibs.timeouts import within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +66,7 @@ class BodyGuard:
         if self.refused:
             return dict(_LEFT)
         try:
-            async with asyncio.timeout_at(min(self._loop.time() + SILENCE_S, self._deadline)):
+            with within(min(SILENCE_S, self._deadline - self._loop.time())):
                 message = await self._receive()
         except TimeoutError:
             sentence = f"The request's body did not come within {SILENCE_S:g} s"

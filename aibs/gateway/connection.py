@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from aibs.gateway.access import HEADER_BYTES_MAX
 from aibs.gateway.routes import DROP
+from aibs.gateway.watch import DEPARTURE, Departure
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,7 +37,9 @@ _TOO_LARGE: Final = (
 
 
 class ClientConnection(HttpToolsProtocol):
-    """One of a server's connections. `drop` is offered to applications as an extension of ASGI."""
+    """One of a server's connections. Applications are offered, as extensions of ASGI, `drop` and
+    the departure of their client.
+    """
 
     _running: RequestResponseCycle | None = None
     _head_since_s: float | None = None
@@ -63,6 +66,7 @@ class ClientConnection(HttpToolsProtocol):
         if running is not None and not running.response_complete:
             running.disconnected = True
             running.message_event.set()
+            cast("dict[str, Any]", running.scope)["extensions"][DEPARTURE].told()
         # Those behind it never begin.
         self.pipeline.clear()
         super().connection_lost(exc)
@@ -81,7 +85,10 @@ class ClientConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        cast("dict[str, Any]", self.scope)["extensions"] = {DROP: self.drop}
+        cast("dict[str, Any]", self.scope)["extensions"] = {
+            DROP: self.drop,
+            DEPARTURE: Departure(),
+        }
         self._begins, self._head_since_s, self._head_bytes = True, self.loop.time(), 0
 
     def on_headers_complete(self) -> None:

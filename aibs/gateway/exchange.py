@@ -59,7 +59,7 @@ class Exchange:
         self.caller = caller
         self.began_s = time.monotonic()
         self.status = 0
-        self.extra: Headers = []
+        self._extra: dict[bytes, bytes] = {}
         self.limit = Limit()
         self._send = send
         self._stall_s = stall_s
@@ -80,9 +80,7 @@ class Exchange:
 
     def add_header(self, name: str, value: str) -> None:
         """A header of ours, on whatever answer there will be."""
-        key = name.encode("latin-1")
-        self.extra = [pair for pair in self.extra if pair[0] != key]
-        self.extra.append((key, value.encode("latin-1", "replace")))
+        self._extra[name.encode("latin-1")] = value.encode("latin-1", "replace")
 
     async def start(self, response: NodeResponse | TranslatedResponse) -> None:
         """Pass a node's status and headers on."""
@@ -195,7 +193,11 @@ class Exchange:
     async def _begin(self, status: int, headers: Headers) -> None:
         self.status = status
         await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, *self.extra]}
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, *self._extra.items()],
+            }
         )
 
     async def _body(self, data: bytes, *, more: bool) -> None:

@@ -6,7 +6,6 @@ aiohttp, chosen by measurement (docs/decisions); httpx stays for polls, warm-ups
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 import aiohttp
@@ -15,7 +14,7 @@ from aibs.gateway.failures import NodeAnswer, NodeFailure
 from aibs.gateway.limits import Limit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import Awaitable, Iterable
     from types import TracebackType
 
     from aibs.gateway.context import FailureKind
@@ -86,8 +85,7 @@ class Upstream:
         assert self._session is not None
         await self._session.close()
 
-    @asynccontextmanager
-    async def answer(
+    def answer(
         self,
         node_id: str,
         method: str,
@@ -97,27 +95,18 @@ class Upstream:
         limit: Limit,
         *,
         first_byte_s: float,
-    ) -> AsyncIterator[NodeResponse]:
-        """The node's answer from its first byte on. Raises NodeFailure.
+    ) -> NodeExchange:
+        """The node's answer from its first byte on, as `async with`. Entering raises NodeFailure.
 
         Left early, the connection to the node is closed, which ends the work there.
         """
-        limit.begin(
-            first_byte_s + self._connect_s,
-            lambda: NodeFailure(node_id, "timeout", f"no first byte within {first_byte_s:g} s"),
-        )
-        try:
-            raw = await self._request(node_id, method, url, headers, body, limit)
-            response = NodeResponse(node_id, raw, limit)
-            try:
-                await response.first_chunk()
-                yield response
-            finally:
-                # Not given back to the pool unless it was read to its end.
-                raw.close()
-        finally:
-            # What follows is no more this answer: a release, another attempt, its load.
-            limit.end()
+
+        def too_late() -> NodeFailure:
+            return NodeFailure(node_id, "timeout", f"no first byte within {first_byte_s:g} s")
+
+        limit.begin(first_byte_s + self._connect_s, too_late)
+        request = self._request(node_id, method, url, headers, body, limit)
+        return NodeExchange(node_id, request, limit)
 
     async def _request(
         self,
@@ -160,6 +149,45 @@ class Upstream:
         if kind == "connect" and isinstance(error, TimeoutError):
             detail = f"no connection within {self._connect_s:g} s"
         return NodeFailure(node_id, kind, detail)
+
+
+class NodeExchange:
+    """A request to a node, made on entering, and the reading of its answer."""
+
+    __slots__ = ("_limit", "_node_id", "_raw", "_request")
+
+    def __init__(
+        self, node_id: str, request: Awaitable[aiohttp.ClientResponse], limit: Limit
+    ) -> None:
+        self._node_id = node_id
+        self._request = request
+        self._limit = limit
+        self._raw: aiohttp.ClientResponse | None = None
+
+    async def __aenter__(self) -> NodeResponse:
+        try:
+            self._raw = raw = await self._request
+            response = NodeResponse(self._node_id, raw, self._limit)
+            await response.first_chunk()
+        except BaseException:
+            self._over()
+            raise
+        return response
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over()
+
+    def _over(self) -> None:
+        if self._raw is not None:
+            # Not given back to the pool unless it was read to its end.
+            self._raw.close()
+        # What follows is no more this answer: a release, another attempt, its load.
+        self._limit.end()
 
 
 class NodeResponse:

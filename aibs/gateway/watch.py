@@ -1,20 +1,44 @@
 """Notices that a client left while its request is worked on, and ends the work.
 
 Ollama ends a request when its client's connection closes, a half-close included (ollama.md §1.9);
-so does the gateway. The ASGI server tells it by `http.disconnect`.
+so does the gateway. The server tells it by an extension of ASGI: to wait for `http.disconnect`
+would take one more task a request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
     from typing import Any
 
-    Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+DEPARTURE: Final = "aibs.departure"
+"""The extension: a Departure."""
+
+
+class Departure:
+    """Of the client of one request. `told` by the server once it left, and not twice."""
+
+    __slots__ = ("_call", "_left")
+
+    def __init__(self) -> None:
+        self._call: Callable[[], object] | None = None
+        self._left = False
+
+    def await_by(self, call: Callable[[], object] | None) -> None:
+        """Have that called then, at once where it was; None takes it back."""
+        self._call = call
+        if call is not None and self._left:
+            call()
+
+    def told(self) -> None:
+        """The client left."""
+        self._left = True
+        if self._call is not None:
+            self._call()
 
 
 class ClientLeft(BaseException):
@@ -25,42 +49,38 @@ class ClientLeft(BaseException):
 
 
 class ClientWatch:
-    """`async with ClientWatch(receive)`: the block is cancelled when the client leaves, and raises
+    """`with ClientWatch(scope):` the block is cancelled when the client leaves, and raises
     ClientLeft. To be entered when the request's body was read.
 
     While `holding`, a leaving client only sets `left`: what runs then is not the client's alone.
     """
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._task: asyncio.Task[object] | None = None
-        self._watcher: asyncio.Task[None] | None = None
+    def __init__(self, scope: Mapping[str, Any]) -> None:
+        self._departure: Departure = scope["extensions"][DEPARTURE]
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
         self._struck = False
         self._holding = False
         self._cancelled_before = 0
         self.left = asyncio.Event()
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.current_task()
-        assert self._task is not None
+    def __enter__(self) -> Self:
         self._cancelled_before = self._task.cancelling()
-        self._watcher = asyncio.create_task(self._watch(), name="client watch")
+        self._departure.await_by(self._leave)
         return self
 
-    async def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        watcher, task = self._watcher, self._task
-        assert watcher is not None
-        assert task is not None
-        watcher.cancel()
+        self._departure.await_by(None)
         if not self._struck:
             return
         self._struck = False
-        others = task.uncancel() > self._cancelled_before
+        others = self._task.uncancel() > self._cancelled_before
         if isinstance(error, asyncio.CancelledError) and not others:
             raise ClientLeft from error
 
@@ -72,8 +92,7 @@ class ClientWatch:
         """The answer is on its way to its end: what the server says of the client from now on is
         of the connection, which may serve its next request.
         """
-        assert self._watcher is not None
-        self._watcher.cancel()
+        self._departure.await_by(None)
 
     def let_go(self) -> None:
         """Back to ending the block. Raises ClientLeft where the client left meanwhile."""
@@ -81,10 +100,8 @@ class ClientWatch:
         if self.left.is_set():
             raise ClientLeft
 
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def _leave(self) -> None:
         self.left.set()
-        if not self._holding and self._task is not None:
+        if not self._holding:
             self._struck = True
             self._task.cancel("the client left")

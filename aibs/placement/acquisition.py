@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from aibs.errors import (
 from aibs.placement.trust import trusted_until_ms
 from aibs.placement.values import Denied, Granted, Queued
 from aibs.placement.wording import Circumstances, Subject, denied
+from aibs.timeouts import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ class Acquisition:
         outage: Outage,
         *,
         patient: bool,
-        weight_bytes: int | None,
+        weight_of: Callable[[Request], int | None],
         on_queue: OnQueue | None,
         lease_id: str | None = None,
     ) -> None:
@@ -72,12 +72,11 @@ class Acquisition:
         self._outage = outage
         self._patient = patient
         self._on_queue = on_queue
-        self._subject = Subject(request.model, request.role, request.request_id, weight_bytes)
+        self._weight_of = weight_of
         self._lease_id = lease_id or secrets.token_hex(16)
         self._started_ms = clock.boottime_ms()
         self._until_ms = self._started_ms + request.wait_ms
         self._queued: Queued | None = None
-        self._log = logs.get("aibs.placement.acquisition", request_id=request.request_id)
 
     async def run(self) -> tuple[Granted, int]:
         """The grant, and until when it is trusted (boot time). Raises PlacementDenied."""
@@ -149,7 +148,12 @@ class Acquisition:
             if left_ms <= 0 and repeats >= least:
                 raise self.denial("coordination_unavailable", None, failed) from failed
             repeats += 1
-            self._log.warning("acquire_unanswered", error=str(failed), left_ms=left_ms)
+            logs.get("aibs.placement.acquisition").warning(
+                "acquire_unanswered",
+                request_id=self.request.request_id,
+                error=str(failed),
+                left_ms=left_ms,
+            )
             await self._clock.sleep(min(pause_s, max(left_ms / 1000, PAUSE_FIRST_S)))
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
@@ -161,7 +165,7 @@ class Acquisition:
         if away is not None:
             raise CoordinationUnavailable(away.sentence, mend=away.mend) from away
         try:
-            async with asyncio.timeout(IMPATIENT_ANSWER_S):
+            with within(IMPATIENT_ANSWER_S):
                 return await self._send(call_id)
         except TimeoutError as error:
             raise OutcomeUnknown(
@@ -188,8 +192,9 @@ class Acquisition:
         # Why the nodes did not take it is told by the last answer that named them.
         if isinstance(answer, Denied) and not answer.nodes and self._queued:
             known = self._queued
+        request = self.request
         return denied(
-            self._subject,
+            Subject(request.model, request.role, request.request_id, self._weight_of(request)),
             reason,
             Circumstances(
                 nodes=known.nodes if known else (),

@@ -52,7 +52,7 @@ class LeaseBlock:
             placer.clock,
             placer.outage,
             patient=self._patient,
-            weight_bytes=placer.weight_of(request),
+            weight_of=placer.weight_of,
             on_queue=self._on_queue,
         )
         if not placer.claim(request):

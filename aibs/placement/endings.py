@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from aibs import logs
 from aibs.errors import PoolMissing, Unreachable
+from aibs.timeouts import within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -104,7 +105,18 @@ class Endings:
 
     async def _wait_for(self, task: asyncio.Task[None]) -> None:
         """Wait while the caller's patience lasts; its cancellation does not reach the task."""
-        await asyncio.wait({task}, timeout=PATIENCE_S)
+        over = self._loop.create_future()
+
+        def end(_: object = None) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        task.add_done_callback(end)
+        timer = self._loop.call_later(PATIENCE_S, end)
+        try:
+            await over
+        finally:
+            timer.cancel()
         if not task.done():
             self._log.warning("unanswered_so_far", what=task.get_name())
 
@@ -114,7 +126,7 @@ class Endings:
         pause_s = PAUSE_FIRST_S
         while True:
             try:
-                async with asyncio.timeout(ANSWER_S):
+                with within(ANSWER_S):
                     await call()
                 return
             except (Unreachable, PoolMissing, TimeoutError) as error:

@@ -11,6 +11,8 @@ from aibs.placement.wording import Subject, lost
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from structlog.typing import FilteringBoundLogger
+
     from aibs.clock import Clock
     from aibs.errors import LeaseLost
     from aibs.fleet import Worker
@@ -34,7 +36,6 @@ class HeldLease:
         self._loads = loads
         self._why_lost = ""
         self._on_lost: list[Callable[[], object]] = []
-        self._log = logs.get("aibs.placement.lease", lease_id=grant.lease_id)
 
     @property
     def lease_id(self) -> str:
@@ -176,7 +177,7 @@ class HeldLease:
         if self._why_lost:
             return
         self._why_lost = why
-        self._log.warning("lease_lost", why=why, node_id=self.node_id, model=self.model)
+        self._log().warning("lease_lost", why=why, node_id=self.node_id, model=self.model)
         self.lost.set()
         callbacks, self._on_lost = self._on_lost, []
         for callback in callbacks:
@@ -186,4 +187,8 @@ class HeldLease:
         try:
             callback()
         except Exception as error:  # noqa: BLE001 - one callback must not keep others from theirs
-            self._log.error("on_lost_failed", error=repr(error))
+            self._log().error("on_lost_failed", error=repr(error))
+
+    def _log(self) -> FilteringBoundLogger:
+        # Made where there is something to say: most leases say nothing.
+        return logs.get("aibs.placement.lease", lease_id=self.lease_id)

@@ -133,7 +133,7 @@ class Flights:
             placer.outage,
             # Who waits for a node does not wait for a coordination server that is away.
             patient=False,
-            weight_bytes=placer.weight_of(request),
+            weight_of=placer.weight_of,
             on_queue=None,
             lease_id=flight.lease_id,
         )
