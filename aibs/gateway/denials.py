@@ -92,6 +92,11 @@ def sentence_of(denial: PlacementDenied) -> str:
     return AWAY if denial.reason == "coordination_unavailable" else str(denial)
 
 
+def logged_of(denial: PlacementDenied) -> str:
+    """What the log says of it: a client's sentence has not all of what brought it about."""
+    return str(denial.__cause__ or denial)
+
+
 def told(error: AibsError, *, stopping: bool = False) -> Told:
     """What a client is told of an error that no part before had an answer for."""
     match error:

@@ -89,7 +89,11 @@ class FleetView:
 
     async def lacking(self, keys: Collection[str]) -> set[tuple[str, str]]:
         """Of these models, which each node has not, as far as it says. Raises NothingKnown."""
-        said = {node_id for node_id, _ in await self._said("/api/tags")}
+        said = {
+            node_id
+            for node_id, document in await self._said("/api/tags")
+            if isinstance(document.get("models"), list)
+        }
         has = {(node_id, key) for node_id, _, key in await self._entries("/api/tags")}
         return {(node_id, key) for node_id in said for key in keys} - has
 

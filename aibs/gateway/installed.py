@@ -55,6 +55,8 @@ def named(target: Target, missing: Iterable[tuple[str, str]]) -> dict[str, list[
 
 def not_installed(where: Mapping[str, Sequence[str]]) -> str:
     """The sentence for models that are missing on these nodes, with the mend."""
+    if not where:
+        return "No node of the fleet may run it."
     missing = ", ".join(
         f"{model} is not installed on {_listed(nodes)}" for model, nodes in where.items()
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from aibs import logs
 from aibs.errors import LeaseLost, PlacementDenied
 from aibs.gateway.blame import Blame
-from aibs.gateway.denials import MENDED_BY_OPERATOR, NO_RETRY, answer_to, sentence_of
+from aibs.gateway.denials import MENDED_BY_OPERATOR, NO_RETRY, answer_to, logged_of, sentence_of
 from aibs.gateway.failures import ModelMissing, NodeFailure
 from aibs.gateway.fleet_view import NothingKnown
 from aibs.gateway.installed import (
@@ -60,7 +60,8 @@ class Placing:
         """Have the job served, or tell its client why not. Raises ClientLeft, BrokenOff."""
         met: list[Met] = []
         absent: set[str] = set()
-        if not self._health.good and not self._left(job.target, self._marked(job.target)):
+        marked = set() if self._health.good else self._marked(job.target)
+        if marked and not self._left(job.target, marked):
             # Every node had it not a moment ago: by now it may be installed.
             absent = await self._absent(job.target)
             if not self._left(job.target, absent):
@@ -236,7 +237,7 @@ class Placing:
             "placement_denied",
             request_id=job.request_id,
             reason=denial.reason,
-            error=str(denial),
+            error=logged_of(denial),
         )
         if any(isinstance(one, NodeFailure) for one in met):
             await self._failed(job, met, absent)

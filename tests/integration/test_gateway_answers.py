@@ -243,6 +243,10 @@ async def test_a_model_that_was_removed_a_moment_ago_is_told_as_missing(tmp_path
         assert "box-b" in answer.json()["error"]
 
 
+def test_what_may_run_nowhere_is_no_sentence_without_a_node() -> None:
+    assert not_installed({}) == "No node of the fleet may run it."
+
+
 def test_a_mend_names_each_model_on_its_nodes() -> None:
     sentence = not_installed({"a:1b": ["box-a"], "b:1b": ["box-b", "box-c"]})
     assert sentence == (

@@ -79,6 +79,9 @@ def refused_s(url: str, path: str = "/api/generate") -> float:
     reason = told["reason"] if path.startswith("/api/") else told["error"]["code"]
     assert (answer.status, reason) == (503, "coordination_unavailable"), answer
     assert answer.header("retry-after") is not None
+    # Where the server is, and what the system said of it, is the log's.
+    for word in (b"127.0.0.1", b".sock", "…".encode(), b"onnect"):
+        assert word not in answer.body, answer.body
     return took_s
 
 
@@ -108,7 +111,10 @@ def test_without_the_server_nothing_is_forwarded_and_with_it_again_all_is(
         with RawClient(gateway.url) as client:
             client.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             assert client.answer().status == 200, path
+    denials = [line["error"] for line in gateway.lines("placement_denied")]
+    assert len(denials) >= 3
     if how == "killed":
+        assert all("127.0.0.1" in error and "…" not in error for error in denials), denials
         own_valkey.start()
     else:
         own_valkey.resume()

@@ -24,6 +24,7 @@ from aibs.gateway.denials import (
     NEVER,
     RETRY_AFTER_MS,
     answer_to,
+    logged_of,
     sentence_of,
     told,
 )
@@ -96,6 +97,14 @@ def test_a_client_is_not_told_where_the_coordination_server_is() -> None:
     denial = PlacementDenied(AWAY, reason="coordination_unavailable")
     assert "/run/" not in sentence_of(denial)
     assert sentence_of(PlacementDenied("No.", reason="no_slot", mend="Wait.")) == "No. Wait."
+
+
+def test_the_log_has_the_whole_of_what_the_client_is_not_told() -> None:
+    whole = f"unix:///a/long/way/{'x' * 200}/valkey.sock cannot be reached: Connection refused."
+    denial = PlacementDenied(f"{whole[:120]}….", reason="coordination_unavailable")
+    denial.__cause__ = CoordinationUnavailable(whole)
+    assert logged_of(denial) == whole
+    assert logged_of(PlacementDenied("No.", reason="no_slot", mend="Wait.")) == "No. Wait."
 
 
 def test_an_unknown_reason_is_for_now() -> None:

@@ -43,7 +43,7 @@ from aibs.gateway.control.placement_bodies import (
     read_body,
     require_request_id,
 )
-from aibs.gateway.denials import answer_to, sentence_of
+from aibs.gateway.denials import answer_to, logged_of, sentence_of
 from aibs.gateway.replies import retry_after_s
 from aibs.gateway.watch import ClientLeft, ClientWatch
 from aibs.placement.asking import request_of
@@ -110,7 +110,7 @@ class Placements:
                 key=asked.requester,
                 request_id=asked.request_id,
                 reason=denial.reason,
-                error=str(denial),
+                error=logged_of(denial),
             )
             return _denied(denial)
         if new:
