@@ -12,6 +12,7 @@ import uvicorn
 
 from aibs import settings
 from aibs.clock import SystemClock
+from aibs.gateway.connection import ClientConnection
 from aibs.gateway.context import GatewayContext
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ async def serving(app: ASGIApp, *, path: str | None = None) -> AsyncIterator[str
         listening.listen(128)
         config = uvicorn.Config(
             cast("Any", app),
-            http="httptools",
+            http=ClientConnection,
             loop="asyncio",
             lifespan="off",
             log_config=None,
