@@ -33,7 +33,7 @@ def coordination_of(configured: Configured, pool: PoolFacts | None) -> Coordinat
         namespace=configured.namespace,
         reachable=pool is not None and pool.reachable,
         error=error,
-        url=pool.url if pool else "",
+        url=pool.url if pool else None,
     )
 
 

@@ -61,8 +61,8 @@ class Coordination(_Part):
     namespace: str
     reachable: bool
     error: str | None
-    url: str
-    """Where the pool is, without secrets."""
+    url: str | None
+    """Where the pool is, without secrets; null where it is this process's memory."""
 
 
 class LogReport(_Part):
@@ -84,8 +84,9 @@ class ModelReport(_Part):
     """One entry of a node's list of resident models."""
 
     name: str
-    key: str | None
-    """host/namespace/model:tag in lower case; null where the name is not one."""
+    key: str
+    """host/namespace/model:tag in lower case; the name itself in lower case where it is no model
+    name, as servers up to 0.14 let through."""
     ownership: OwnershipWord
     worker_ids: list[str]
     size_bytes: int | None

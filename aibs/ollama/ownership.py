@@ -78,7 +78,7 @@ def _owner(
     own_keys: Mapping[str, tuple[str, ...]],
     own_digests: Mapping[str, tuple[str, ...]],
 ) -> tuple[ResidentModel, Ownership, tuple[str, ...]]:
-    by_name = own_keys.get(model.key or "", ())
+    by_name = own_keys.get(model.key, ())
     by_digest = own_digests.get(model.digest or "", ())
     worker_ids = tuple(sorted({*by_name, *by_digest}))
     if worker_ids:

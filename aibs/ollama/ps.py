@@ -37,7 +37,7 @@ class ResidentModel:
     """One entry. Sizes in bytes; None is unknown. `readable` False: it cannot be charged."""
 
     name: str
-    key: str | None
+    key: str
     digest: str | None
     size_bytes: int | None
     size_vram_bytes: int | None

@@ -48,7 +48,7 @@ class AsOfOwner(Part):
 
     owner: str
     fence: int
-    elected_at: Timestamp | None
+    elected_at: Timestamp
 
 
 class AsOfDocument(Part):

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from aibs.audit.wording import age
 from aibs.codec import rfc3339
+from aibs.errors import CorruptLog
 from aibs.reports.leaks import LeaseReport, living_leases
 from aibs.reports.part import Part, Timestamp, schema_of
 
@@ -45,7 +46,7 @@ class OwnerReport(Part):
 
     owner: str
     fence: int
-    elected_at: Timestamp | None
+    elected_at: Timestamp
     lease_expires_in_ms: int
 
 
@@ -101,7 +102,9 @@ class StatusDocument(Part):
     pool: PoolReport
     cluster_enabled: bool
     fleet: FleetReport | None
+    """Null in a pool in which none was declared yet."""
     owner: OwnerReport | None
+    """Null while nobody holds the term."""
     standbys: list[str]
     nodes: list[NodeReport]
     queue: list[WaiterReport]
@@ -135,7 +138,7 @@ def status_document(moment: Moment, settings: Settings) -> StatusDocument:
             fingerprint=live.fleet.fingerprint,
             matches_settings=live.fleet.fingerprint == settings.fleet().fingerprint,
         ),
-        owner=_owner(live) if alive else None,
+        owner=_owner(moment) if alive else None,
         standbys=sorted(live.standbys),
         nodes=_nodes(live, settings.max_residency_staleness_ms),
         queue=_queue(moment, settings.swap_max_wait_ms),
@@ -154,14 +157,21 @@ def json_schema() -> dict[str, Any]:
     return schema_of(StatusDocument, SCHEMA)
 
 
-def _owner(live: LiveParts) -> OwnerReport | None:
-    term = live.term
+def _owner(moment: Moment) -> OwnerReport | None:
+    live, term = moment.live, moment.live.term
     if term is None or term.owner is None:
         return None
+    # An election writes its time with the owner: the log has it where the live state lost it.
+    elected_ms = term.elected_at_ms or moment.folded.ownership.elected_at_ms
+    if elected_ms is None:
+        raise CorruptLog(
+            f"Neither the live state nor the log tells when {term.owner} was elected.",
+            mend="Run `aibs replay --verify`, which names what differs.",
+        )
     return OwnerReport(
         owner=term.owner,
         fence=term.fence,
-        elected_at=None if term.elected_at_ms is None else rfc3339(term.elected_at_ms),
+        elected_at=rfc3339(elected_ms),
         lease_expires_in_ms=term.deadline_ms - live.now_ms,
     )
 

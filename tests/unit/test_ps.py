@@ -113,7 +113,7 @@ MEANINGS: dict[str, tuple[Meaning, ...]] = {
 
 def meaning(model: ResidentModel) -> Meaning:
     return Meaning(
-        key=model.key or "",
+        key=model.key,
         placement=model.placement,
         unified=model.charge_bytes("unified"),
         discrete=model.charge_bytes("discrete"),

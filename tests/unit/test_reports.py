@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from aibs.errors import ConfigurationError
+from aibs.audit.compose import coordination_of
+from aibs.audit.document import json_schema as audit_schema
+from aibs.codec import rfc3339
+from aibs.errors import ConfigurationError, CorruptLog
 from aibs.eventstore.placement_state import LiveParts
-from aibs.eventstore.state import FleetState, PoolState, Stamp
+from aibs.eventstore.state import FleetState, PoolState, Stamp, TermState
+from aibs.projections.coordination import Coordination
+from aibs.projections.leaks import Leaks
 from aibs.reports.durations import duration_ms
 from aibs.reports.leaks import Counts, LeaksDocument, LeaseReport, in_order
-from aibs.reports.status import NodeReport, PoolReport, StatusDocument, _nodes
+from aibs.reports.moment import Moment
+from aibs.reports.status import (
+    NodeReport,
+    OwnerReport,
+    PoolReport,
+    StatusDocument,
+    _nodes,
+    _owner,
+)
+from aibs.reports.status import json_schema as status_schema
 from aibs.reports.text import BAR_WIDTH, bar, render_leaks, render_status
+from tests.unit.test_audit_gates import CONFIGURED
 
 GB = 10**9
 AT = "2026-12-01T12:00:00.000Z"
@@ -126,6 +142,36 @@ def test_each_state_of_a_node_says_why_it_takes_no_lease(
 ) -> None:
     (report,) = _nodes(parts, 5_000)
     assert (report.state, report.detail) == (state, detail)
+
+
+def test_an_owner_is_told_with_the_time_of_its_election_which_the_log_has_too() -> None:
+    term = TermState("o", 2, 20_000, 10_000, 9_000, None, None, "1-0")
+    folded = Coordination()
+
+    def owner_of(elected_at_ms: int | None) -> OwnerReport | None:
+        held = replace(term, elected_at_ms=elected_at_ms)
+        return _owner(Moment(live(term=held), folded, Leaks(), 0))
+
+    with pytest.raises(CorruptLog, match="tells when o was elected"):
+        owner_of(None)
+    folded.ownership.elected_at_ms = 8_000
+    for told, at_ms in ((9_000, 9_000), (None, 8_000)):
+        owner = owner_of(told)
+        assert owner is not None
+        assert owner.elected_at == rfc3339(at_ms)
+
+
+def test_what_a_document_always_knows_is_never_promised_as_null() -> None:
+    def field(document: dict[str, Any], part: str, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = document["$defs"][part]["properties"][name]
+        return found
+
+    assert field(status_schema(), "OwnerReport", "elected_at")["type"] == "string"
+    assert field(audit_schema(), "ModelReport", "key")["type"] == "string"
+
+
+def test_a_pool_in_memory_has_no_url() -> None:
+    assert coordination_of(replace(CONFIGURED, coordination_backend="memory"), None).url is None
 
 
 def test_a_node_that_left_with_a_lease_is_shown_as_undeclared() -> None:

@@ -34,6 +34,7 @@ class SmokeRequest(Part):
     node_id: str | None
     node_base_url: str | None
     queue_ms: int | None
+    """How long its leases waited in the queue; null where it got none, or cannot be found."""
     duration_ms: int
     """From sending it to the end of its answer, or until it was cut."""
     outcome: Outcome
