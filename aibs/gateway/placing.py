@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from aibs import logs
 from aibs.errors import LeaseLost, PlacementDenied
 from aibs.gateway.blame import Blame
-from aibs.gateway.denials import MENDED_BY_OPERATOR, NO_RETRY, answer_to, logged_of, sentence_of
+from aibs.gateway.denials import (
+    MENDED_AFTER_MS,
+    MENDED_BY_OPERATOR,
+    NO_RETRY,
+    Told,
+    logged_of,
+    told,
+)
 from aibs.gateway.failures import ModelMissing, NodeFailure
 from aibs.gateway.fleet_view import NothingKnown
 from aibs.gateway.installed import (
@@ -233,46 +240,28 @@ class Placing:
     async def _denied(
         self, job: Job, met: list[Met], absent: set[str], denial: PlacementDenied
     ) -> None:
-        self._log.info(
-            "placement_denied",
-            request_id=job.request_id,
-            reason=denial.reason,
-            error=logged_of(denial),
-        )
+        log = self._log.bind(request_id=job.request_id, reason=denial.reason)
+        log.info("placement_denied", error=logged_of(denial))
         if any(isinstance(one, NodeFailure) for one in met):
             await self._failed(job, met, absent)
             return
         # A node that has not the model says nothing of those that could not take the request.
-        status, retry_after_ms = answer_to(denial.reason, denial.retry_after_ms)
-        await self._refuse(
-            job,
-            sentence_of(denial),
-            denial.reason,
-            status,
-            retry_after_ms,
-            {"position": denial.position} if denial.position is not None else None,
-        )
+        place = {"position": denial.position} if denial.position is not None else None
+        await self._refuse(job, told(denial), place)
 
-    async def _refuse(
-        self,
-        job: Job,
-        sentence: str,
-        reason: str,
-        status: int,
-        retry_after_ms: int | None,
-        more: dict[str, Any] | None = None,
-    ) -> None:
-        if reason in MENDED_BY_OPERATOR and job.exchange.path.startswith("/v1/"):
+    async def _refuse(self, job: Job, why: Told, more: dict[str, Any] | None = None) -> None:
+        if why.reason in MENDED_BY_OPERATOR and job.exchange.path.startswith("/v1/"):
             job.exchange.add_header(*NO_RETRY)
-        await job.exchange.fail(sentence, reason, status, retry_after_ms=retry_after_ms, more=more)
+        await job.exchange.fail(
+            why.sentence, why.reason, why.status, retry_after_ms=why.retry_after_ms, more=more
+        )
 
     async def _lost(self, job: Job, lost: LeaseLost) -> None:
         if job.whole:
             # Nothing of the answer is missing.
             await job.exchange.finish()
             return
-        status, retry_after_ms = answer_to(lost.reason, None)
-        await job.exchange.fail(str(lost), lost.reason, status, retry_after_ms=retry_after_ms)
+        await self._refuse(job, told(lost))
 
     async def _failed(self, job: Job, met: list[Met], absent: set[str]) -> None:
         last = next((one for one in reversed(met) if isinstance(one, NodeFailure)), None)
@@ -293,9 +282,8 @@ class Placing:
         places = places_of(self._fleet, job.target)
         missing = {(node_id, key) for node_id in absent for key in places[node_id]}
         missing |= {(one.node_id, one.key) for one in met if isinstance(one, ModelMissing)}
-        status, retry_after_ms = answer_to(NOT_INSTALLED, None)
         sentence = not_installed(named(job.target, missing))
-        await self._refuse(job, sentence, NOT_INSTALLED, status, retry_after_ms)
+        await self._refuse(job, Told(503, NOT_INSTALLED, sentence, MENDED_AFTER_MS))
 
 
 def _told_of(lease: HeldLease) -> dict[str, Any]:
