@@ -25,6 +25,7 @@ from aibs.reports.status import StatusDocument
 from tests.integration.in_loop import in_loop
 from tests.integration.test_audit import _trace
 from tests.placed_fleet import FLEET, ORDER, PlacedFleet
+from tests.recorded_pool import RecordedPool
 from tests.server_clock import ServerClock
 from tests.valkey_server import ValkeyServer, free_port
 
@@ -238,6 +239,34 @@ async def test_expiry_late_and_double_releases_are_counted_since_the_moment_aske
         status, document = await pool.leaks()
         assert (status, document["leases"][0]["acknowledged"]) == (0, True)
         assert "@" in noted.data["by"]
+
+
+@in_loop
+async def test_a_leak_whose_events_left_the_log_is_told_until_it_is_acknowledged(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    pool = await RecordedPool.open(valkey_url, namespace)
+    try:
+        await pool.placed.open()
+        gone = await pool.expire(7, drain_ms=1)
+        await pool.release(pool.placed.leases[0])
+        info = await pool.keep("one")
+        assert await pool.let_go(info)
+        left = [event.type async for event in Log(pool.client, pool.pool.keys).read()]
+        assert "LeaseExpired" not in left
+        settings = pool.settings(valkey_url)
+        told = ("leaks", "--json", "--since", "1ms")
+        for acknowledged in (False, True):
+            status, out, err = await run(settings, tmp_path, *told)
+            document = loads(out)
+            found = [lease["lease_id"] for lease in document["leases"]]
+            assert (status, found) == ((0, []) if acknowledged else (1, [gone])), err
+            assert document["counts"]["expired_unreleased"] == len(found)
+            assert document["differences"] == []
+            status, _, err = await run(settings, tmp_path, "leaks", "--ack", gone)
+            assert status == 0, err
+    finally:
+        await pool.close()
 
 
 @in_loop
