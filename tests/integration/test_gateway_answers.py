@@ -163,8 +163,15 @@ async def test_what_breaks_inside_is_told_with_its_code_and_without_its_text(
                 assert code_of(answer) == (status, code), answer.text
                 assert "Zq" not in answer.text
                 assert ("retry-after" in answer.headers) == (status == 503)
-        broken = await one.client.get("/v1/models")
-        assert code_of(broken)[0] >= 500
+            broken = await one.client.get("/v1/models")
+            assert code_of(broken)[0] >= 500
+            monkeypatch.setattr(one.gateway.control._placements._flights, "grant", serve)
+            body = {"request_id": "r1", **body}
+            placed = await one.client.post("/placements", json=body)
+            assert code_of(placed) == (status, code)
+            assert "Zq" not in placed.text
+        counted = await one.counted()
+        assert counted["/placements", "5xx"] == len(faults)
 
 
 @in_loop

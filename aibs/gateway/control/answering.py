@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 from aibs import logs
 from aibs.codec import dumps_pretty, loads
-from aibs.errors import AibsError, PoolVersionMismatch, Unreachable
+from aibs.errors import AibsError, FleetMismatch, PoolVersionMismatch, Unreachable
 from aibs.gateway.body_guard import LINGER_BYTES
-from aibs.gateway.denials import AWAY, AWAY_RETRY_MS, told
+from aibs.gateway.denials import AWAY, AWAY_RETRY_MS, BROKE, told
 from aibs.gateway.replies import error_document, retry_after_s
 from aibs.gateway.watch import ClientLeft
 
@@ -151,11 +151,16 @@ class _Endpoint:
             return refusal.answer(path)
         except Unreachable as error:
             return unavailable(error).answer(path)
-        except PoolVersionMismatch as error:
+        except (FleetMismatch, PoolVersionMismatch) as error:
             return refused(error).answer(path)
         except AibsError as error:
             self._log.error("control_failed", path=self._path, error=str(error))
             return Refused(500, "failed", str(error)).answer(path)
+        except ClientDisconnect:
+            raise
+        except Exception as error:  # noqa: BLE001 - its client is told, whatever it was
+            self._log.exception("control_broke", path=self._path, error=repr(error))
+            return Refused(500, "failed", BROKE).answer(path)
 
 
 def route(path: str, handlers: Mapping[str, Handler], meter: Meter) -> Route:
