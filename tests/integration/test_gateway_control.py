@@ -51,6 +51,7 @@ async def readiness(one: Instance) -> tuple[int, list[str]]:
     answer = await one.client.get("/readyz")
     document = answer.json()
     assert (document["status"] == "ready") == (answer.status_code == 200)
+    assert ("retry-after" in answer.headers) == (answer.status_code == 503)
     assert all(reason["detail"].endswith(".") for reason in document["reasons"])
     return answer.status_code, [reason["reason"] for reason in document["reasons"]]
 

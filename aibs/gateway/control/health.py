@@ -22,6 +22,7 @@ from aibs.gateway.control.local_status import local_status
 from aibs.gateway.control.pool_view import Reason
 from aibs.gateway.denials import AWAY_RETRY_MS
 from aibs.gateway.once import Once
+from aibs.gateway.replies import retry_after_s
 from aibs.reports.moment import Moment
 from aibs.reports.status import status_document, to_json
 
@@ -89,7 +90,9 @@ class Health:
         reasons = [{"reason": one.reason, "detail": one.detail} for one in self._hindrances()]
         if not reasons:
             return json_answer({"status": "ready", "reasons": []})
-        return json_answer({"status": "unready", "reasons": reasons}, 503)
+        # Looked up anew each second.
+        again = {"retry-after": str(retry_after_s(AWAY_RETRY_MS))}
+        return json_answer({"status": "unready", "reasons": reasons}, 503, again)
 
     async def status(self, _: Request) -> Response:
         """The pool as it is now."""
