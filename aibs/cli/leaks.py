@@ -22,14 +22,16 @@ def register(app: typer.Typer) -> None:
 
 _HELP = """List the leases, and those that nobody gives back.
 
-Late: no heartbeat for three intervals. Expired: the deadline passed without a release; it is told
-until --ack, however long ago it was. --since is for the rest: what was revoked or reaped, and
-releases that came late or twice. Compares the live state with what the log tells, and leases with
-what the nodes hold. Read-only, but for --ack and --reap.
+Late: no heartbeat for three intervals. Expired: the deadline passed without
+a release; it is told until --ack, however long ago it was. --since is for the
+rest: what was revoked or reaped, and releases that came late or twice.
+Compares the live state with what the log tells, and leases with what the
+nodes hold. Read-only, but for --ack and --reap.
 
-Exit status: 0 nothing leaks; 1 a lease is late, or expired, or was reaped since --since because its
-holder was gone, and is not acknowledged, or the live state differs from the log; 2 usage or
-settings; 3 Valkey could not be reached.
+Exit status: 0 nothing leaks; 1 a lease is late, or expired and is not
+acknowledged, or was reaped since --since because its holder was gone and is
+not acknowledged, or the live state differs from the log; 2 usage or settings;
+3 Valkey could not be reached.
 
 Example: aibs leaks --since 1h --json
 """

@@ -155,6 +155,13 @@ class Hand:
         known_ids |= known.acknowledged.keys()
         unknown = [lease_id for lease_id in lease_ids if lease_id not in known_ids]
         if unknown:
+            if known.unlisted:
+                raise Refused(
+                    f"No lease {_names(unknown)} is a leak that is listed, so nothing is "
+                    "acknowledged.",
+                    mend=f"Acknowledge those that `aibs leaks` lists: the {known.unlisted} oldest "
+                    "are known with the last of them.",
+                )
             raise Refused(
                 f"No lease {_names(unknown)} leaked, so nothing is acknowledged.",
                 mend="`aibs leaks --since 7d` lists what leaked.",
