@@ -5,6 +5,10 @@ leases, and beside nginx where it is installed, in one run and in turns.
     throughput_over_bare_proxy_c64   small requests a second with 64 at a time, over the proxy's
     stalled_streams                  of 100 streams of 50 tokens/s those with a gap over STALL_S
 
+The bare proxy is a plain handler of starlette with a streaming response, on uvicorn, uvloop,
+httptools and aiohttp (docs/decisions). The floor, whose figures are given beside it, is the least
+that forwards on that server: bare ASGI that does not notice a client that leaves.
+
     python benchmarks/gateway.py [--quick] [--json] [--clients]
 
 `--clients` compares the two HTTP clients behind the same proxy, at 50 connections.
@@ -57,9 +61,12 @@ class Figures:
     stalled_streams: int
     gateway_median_ms_c1: float
     bare_proxy_median_ms_c1: float
+    floor_median_ms_c1: float
     nginx_median_ms_c1: float | None
     gateway_requests_per_second_c64: float
     bare_proxy_requests_per_second_c64: float
+    floor_requests_per_second_c64: float
+    throughput_over_floor_c64: float
     streams: int
     longest_gap_ms: float
     leases_left: int
@@ -293,7 +300,8 @@ async def measure(*, quick: bool) -> Figures:
     turns, count, seconds = (4, 150, 1.5) if quick else (10, 300, 4.0)
     with tempfile.TemporaryDirectory(prefix="aibs-bench-gateway-") as name:
         directory = Path(name)
-        nodes, gateway, proxy = [_free_port(), _free_port()], _free_port(), _free_port()
+        nodes, gateway = [_free_port(), _free_port()], _free_port()
+        proxy, floor = _free_port(), _free_port()
         environment = _environment(directory, nodes, gateway)
         embedded = await EmbeddedValkey.ensure(directory / "data")
         try:
@@ -302,15 +310,16 @@ async def measure(*, quick: bool) -> Figures:
                     ("node 0", [str(PARTS), "node", str(nodes[0])]),
                     ("node 1", [str(PARTS), "node", str(nodes[1])]),
                     ("proxy", [str(PARTS), "proxy", str(proxy), f"http://127.0.0.1:{nodes[0]}"]),
+                    ("floor", [str(PARTS), "floor", str(floor), f"http://127.0.0.1:{nodes[0]}"]),
                     ("monitor", ["-m", "aibs", "monitor"]),
                     ("gateway", ["-m", "aibs", "serve"]),
                 ):
                     log = directory / f"{what}.log"
                     stack.enter_context(_process(arguments, environment, log))
                 nginx = stack.enter_context(_nginx(directory, nodes[0]))
-                await _answers(proxy, directory / "proxy.log")
-                await _answers(gateway, directory / "gateway.log")
-                ports = {"gateway": gateway, "proxy": proxy}
+                ports = {"gateway": gateway, "proxy": proxy, "floor": floor}
+                for what, port in ports.items():
+                    await _answers(port, directory / f"{what}.log")
                 more = {"nginx": nginx} if nginx is not None else {}
                 medians = await _medians({**ports, **more}, turns, count)
                 rates = await _rates(ports, max(3, turns // 2), 64, seconds)
@@ -325,9 +334,12 @@ async def measure(*, quick: bool) -> Figures:
         stalled_streams=sum(gap > STALL_S for gap in gaps),
         gateway_median_ms_c1=round(medians["gateway"], 3),
         bare_proxy_median_ms_c1=round(medians["proxy"], 3),
+        floor_median_ms_c1=round(medians["floor"], 3),
         nginx_median_ms_c1=round(medians["nginx"], 3) if "nginx" in medians else None,
         gateway_requests_per_second_c64=round(rates["gateway"], 1),
         bare_proxy_requests_per_second_c64=round(rates["proxy"], 1),
+        floor_requests_per_second_c64=round(rates["floor"], 1),
+        throughput_over_floor_c64=round(rates["gateway"] / rates["floor"], 3),
         streams=len(gaps),
         longest_gap_ms=round(max(gaps) * 1000, 1),
         leases_left=left,

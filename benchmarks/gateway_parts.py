@@ -1,22 +1,30 @@
-"""The processes of the gateway's benchmark: a node that costs little, and a proxy without leases.
+"""The processes of the gateway's benchmark: a node that costs little, and proxies without leases.
 
 python benchmarks/gateway_parts.py node PORT        answers as Ollama does, from constants
-python benchmarks/gateway_parts.py proxy PORT URL   forwards to URL, on the gateway's own stack
+python benchmarks/gateway_parts.py proxy PORT URL   forwards to URL: starlette, uvicorn, aiohttp
 python benchmarks/gateway_parts.py httpx PORT URL   the same with httpx towards the node
+python benchmarks/gateway_parts.py floor PORT URL   the least that forwards: no starlette
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 import httptools
 import httpx
 import uvicorn
 import uvloop
+from starlette.responses import StreamingResponse
 from starlette.routing import Route, Router
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
 
 MODEL = "llama3:8b"
 WEIGHT_BYTES = 7 * 10**9
@@ -24,6 +32,9 @@ DIGEST = "1" * 64
 TOKENS_A_SECOND = 50
 TOKENS = 150
 """Of a streamed answer: three seconds."""
+
+_OWN = ("connection", "date", "server", "transfer-encoding")
+"""Headers of an answer that are its connection's."""
 
 _ENTRY = (
     f'{{"name":"{MODEL}","model":"{MODEL}","size":{WEIGHT_BYTES},"digest":"{DIGEST}",'
@@ -112,8 +123,56 @@ async def _node(port: int) -> None:
     await server.serve_forever()
 
 
+def _kept(headers: Any) -> dict[str, str]:
+    """Of an answer's headers what is not the connection's."""
+    return {name: value for name, value in headers.items() if name.lower() not in _OWN}
+
+
 class _AiohttpProxy:
-    """A streaming proxy: the body read, the answer passed on as it comes."""
+    """A streaming proxy as one writes it: starlette's request and its streaming response."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __call__(self, request: Request) -> StreamingResponse:
+        if self._session is None:
+            self._session = _session()
+        body = await request.body()
+        upstream = await self._session.post(self._url + request.url.path, data=body)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            async with upstream:
+                async for chunk in upstream.content.iter_any():
+                    yield chunk
+
+        return StreamingResponse(pieces(), upstream.status, _kept(upstream.headers))
+
+
+class _HttpxProxy:
+    """The same with httpx."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client = httpx.AsyncClient(
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None), timeout=60
+        )
+
+    async def __call__(self, request: Request) -> StreamingResponse:
+        body = await request.body()
+        asked = self._client.build_request("POST", self._url + request.url.path, content=body)
+        upstream = await self._client.send(asked, stream=True)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            async with contextlib.aclosing(upstream):
+                async for chunk in upstream.aiter_raw():
+                    yield chunk
+
+        return StreamingResponse(pieces(), upstream.status_code, _kept(upstream.headers))
+
+
+class _Floor:
+    """The least that carries a request: bare ASGI, and nobody looks whether the client is there."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -121,9 +180,7 @@ class _AiohttpProxy:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), auto_decompress=False
-            )
+            self._session = _session()
         body = await _body(receive)
         async with self._session.post(self._url + scope["path"], data=body) as response:
             headers = [
@@ -139,29 +196,8 @@ class _AiohttpProxy:
         await send({"type": "http.response.body", "body": b""})
 
 
-class _HttpxProxy:
-    """The same with httpx."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._client = httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None), timeout=60
-        )
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        body = await _body(receive)
-        async with self._client.stream("POST", self._url + scope["path"], content=body) as response:
-            headers = [
-                (name.lower(), value)
-                for name, value in response.headers.raw
-                if name.lower() != b"transfer-encoding"
-            ]
-            await send(
-                {"type": "http.response.start", "status": response.status_code, "headers": headers}
-            )
-            async for chunk in response.aiter_raw():
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
 
 
 async def _body(receive: Any) -> bytes:
@@ -174,8 +210,10 @@ async def _body(receive: Any) -> bytes:
 
 
 def _proxy(kind: str, port: int, url: str) -> None:
-    proxy = _AiohttpProxy(url) if kind == "proxy" else _HttpxProxy(url)
-    app = Router([Route("/api/chat", proxy)])
+    endpoint: Any = _Floor(url) if kind == "floor" else None
+    if endpoint is None:
+        endpoint = (_AiohttpProxy(url) if kind == "proxy" else _HttpxProxy(url)).__call__
+    app = Router([Route("/api/chat", endpoint, methods=["POST"])])
     uvicorn.run(
         app,
         port=port,

@@ -151,7 +151,8 @@ class Exchange:
         if self._finished:
             return
         if self.started:
-            await self._break_off(error_document(self.path, sentence, reason, status))
+            document = error_document(self.path, sentence, reason, status, retry_after_ms)
+            await self._break_off(document)
             return
         response = error_response(self.path, sentence, reason, status, retry_after_ms, more=more)
         await self._begin(status, list(response.raw_headers))

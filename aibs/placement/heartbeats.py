@@ -27,8 +27,10 @@ RETRY_MAX_S = 5.0
 RETRIES_FIT = 10
 """Of the first pauses this many fit into an interval, however short that is."""
 
-WATCH_MAX_S = 1.0
+WATCH_MAX_MS = 1_000
 """The longest sleep of the watch: timers stand still while the machine is suspended, trust not."""
+
+_NEVER_MS = 1 << 62
 
 
 class Heart:
@@ -41,6 +43,7 @@ class Heart:
         self._interval_ms = interval_ms
         self._leases: dict[str, HeldLease] = {}
         self._changed = asyncio.Event()
+        self._next_look_ms = _NEVER_MS
         self._log = logs.get("aibs.placement.heart", holder=holder)
 
     @property
@@ -51,7 +54,9 @@ class Heart:
     def add(self, lease: HeldLease) -> None:
         """Keep a lease alive from now on."""
         self._leases[lease.lease_id] = lease
-        self._changed.set()
+        # A look goes over all leases: one more of them is no reason for it.
+        if lease.trusted_until_ms < self._next_look_ms:
+            self._changed.set()
 
     def discard(self, lease: HeldLease) -> None:
         """No more heartbeats for it: its work is over."""
@@ -88,17 +93,20 @@ class Heart:
                     self.lose(lease, "trust_over")
             until_ms = min((lease.trusted_until_ms for lease in self.leases), default=None)
             if until_ms is None:
+                self._next_look_ms = _NEVER_MS
                 await self._changed.wait()
                 continue
+            pause_ms = min(until_ms - now_ms, WATCH_MAX_MS)
+            self._next_look_ms = now_ms + pause_ms
             try:
-                async with asyncio.timeout(min((until_ms - now_ms) / 1000, WATCH_MAX_S)):
+                async with asyncio.timeout(pause_ms / 1000):
                     await self._changed.wait()
             except TimeoutError:
                 continue
 
     async def _sleep_until(self, due_ms: int) -> None:
         while (left_ms := due_ms - self._clock.boottime_ms()) > 0:
-            await self._clock.sleep(min(left_ms / 1000, WATCH_MAX_S))
+            await self._clock.sleep(min(left_ms, WATCH_MAX_MS) / 1000)
 
     async def _beat_once(self, next_due_ms: int) -> None:
         """Renew all; give up what is unanswered when the next beat is due."""

@@ -17,6 +17,8 @@ NODES_MAX: Final = 8
 """Nodes that a sentence names before it counts the rest."""
 
 TEXT_MAX: Final = 120
+DETAIL_MAX: Final = 400
+"""Of a sentence within the sentence: its end says what helps."""
 
 _BYTES_PER_TENTH_GB: Final = 10**8
 
@@ -221,7 +223,11 @@ def _sentence(subject: Subject, reason: str, around: Circumstances) -> str:
         # No node was told: the code itself says what all of them have.
         clauses = f"every node {_NODE_CLAUSES.get(reason, f'has the reason {printable(reason)}')}"
     if around.detail:
-        clauses = f"{clauses}; {printable(around.detail)}" if clauses else printable(around.detail)
+        clauses = (
+            f"{clauses}; {printable(around.detail, DETAIL_MAX)}"
+            if clauses
+            else printable(around.detail, DETAIL_MAX)
+        )
     return f"{beginning}: {clauses.rstrip('.')}." if clauses else f"{beginning}."
 
 

@@ -124,6 +124,27 @@ async def test_trust_that_runs_out_ends_the_work_before_the_deadline() -> None:
 
 
 @in_loop
+async def test_a_short_trust_beside_a_long_one_ends_in_its_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heart_rules, "WATCH_MAX_MS", 30_000)
+    backend = FakeBackend(slots=2)
+    backend.faults["heartbeat"] = ["away"] * 1000
+    loop = asyncio.get_running_loop()
+    timing = PlacerTiming(ttl_ms=60_000, heartbeat_ms=100, poll_ms=20, wait_ms=30_000)
+    async with placer_of(backend, timing) as placer, placer.lease(model=MODEL) as long:
+        # The watch sleeps until the long one's end by now.
+        await asyncio.sleep(0.05)
+        began = loop.time()
+        with pytest.raises(LeaseLost) as lost:
+            async with placer.lease(model=MODEL, ttl=0.6):
+                await asyncio.sleep(FOREVER_S)
+        assert loop.time() - began < 1.0
+        assert not long.lost.is_set()
+    assert lost.value.why == "trust_over"
+
+
+@in_loop
 async def test_a_slow_answer_does_not_lengthen_trust() -> None:
     backend = FakeBackend()
     heartbeat = backend.heartbeat

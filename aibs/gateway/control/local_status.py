@@ -31,6 +31,8 @@ def local_status(context: GatewayContext) -> StatusDocument:
     backend = context.placer.backend
     model = backend.model if isinstance(backend, MemoryBackend) else None
     now_ms, wall_ms = context.clock.boottime_ms(), context.clock.wall_ms()
+    held = [] if model is None else model.leases.values()
+    leases = [_lease(one, wall_ms - now_ms) for one in held]
     return StatusDocument(
         generated_at=rfc3339(wall_ms),
         pool=PoolReport(pool_id="local", namespace=context.settings.namespace, state="open"),
@@ -42,9 +44,8 @@ def local_status(context: GatewayContext) -> StatusDocument:
         standbys=[],
         nodes=[] if model is None else [_node(node, now_ms) for node in _declared(model)],
         queue=[] if model is None else _queue(model, now_ms),
-        leases=[]
-        if model is None
-        else [_lease(held, wall_ms - now_ms) for held in model.leases.values()],
+        leases=[lease for lease in leases if lease.state == "active"],
+        other_leases=[lease for lease in leases if lease.state != "active"],
     )
 
 
