@@ -25,6 +25,7 @@ from aibs.eventstore.pool import ObserveLimits, PollRecord
 from aibs.fleet import Fleet, Node
 from aibs.gateway.control.follower import Follower
 from aibs.gateway.control.names import ModelNames
+from aibs.gateway.control.watch import READ_EVERY_S
 from aibs.lanes import lane_arguments
 from tests.control_plane import environ_of, instance
 from tests.integration.in_loop import in_loop
@@ -391,6 +392,21 @@ async def test_while_the_pool_is_away_nothing_of_now_is_told_and_counters_stay(
                 assert found[key] >= value, key
         proxy.mode = "pass"
         await until_value(one, 1, "aibs_coordination_up", pool="metrics")
+
+
+@in_loop
+async def test_the_log_is_read_for_the_first_scrape_and_for_nobody_before(
+    valkey_url: str, namespace: str, tmp_path: Path
+) -> None:
+    async with (
+        desk(valkey_url, namespace, tmp_path) as table,
+        instance(environ_of(table)) as one,
+    ):
+        watch = one.control._watch
+        assert watch is not None
+        await asyncio.sleep(1.5 * READ_EVERY_S)
+        assert watch.follower.folded is None
+        assert of(await values(one), "aibs_owner_elections_total", reason="vacant") == 1
 
 
 @in_loop

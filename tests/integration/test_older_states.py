@@ -33,6 +33,11 @@ def first_version(document: dict[str, Any]) -> dict[str, Any]:
     if old["name"] == "coordination":
         del state["drains"]
         del state["ownership"]["ended_at_ms"]
+    elif old["name"] == "leaks":
+        expired, unlisted = state.pop("expired"), state.pop("unlisted")
+        assert not unlisted
+        # The last field says whether it is acknowledged: that was kept apart.
+        state["ended"] = [one[:-1] for one in (*state["ended"], *expired)]
     else:
         for node in state["nodes"].values():
             del node["seen_at_ms"]

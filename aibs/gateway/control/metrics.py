@@ -73,6 +73,7 @@ class Metrics:
     async def _collect(self) -> _Collected:
         found = [build_info()]
         if self._watch is not None:
+            await self._watch.want()
             found += pool_metrics(self._watch, self._names)
         nodes = None if self._watch is None else self._watch.nodes
         return _Collected([*found, *self._meter.collect(nodes)])

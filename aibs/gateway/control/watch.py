@@ -1,7 +1,8 @@
 """The background of the control plane: looks at the pool each second, and no answer waits for it.
 
 Two loops, apart from each other: a look at the small parts, bounded in time, tells whether the pool
-is there; reading the log may take as long as it takes.
+is there; reading the log may take as long as it takes. It is read from the first time that somebody
+asks for what only it tells: a process that nobody scrapes would read each event for nothing.
 
 Failure: while the pool does not answer, `away` says why since when; what was read before is kept
 and is not shown as if it were of now.
@@ -10,6 +11,7 @@ and is not shown as if it were of now.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aibs import logs
@@ -35,6 +37,9 @@ NODES_A_LOOK: Final = 100
 """A larger fleet is looked at less often: so many nodes a second."""
 
 READ_EVERY_S: Final = 1.0
+FIRST_READ_S: Final = 5.0
+"""So long the first scrape waits for the log to be read; then it tells what is known without it."""
+
 STALE_MS: Final = 5_000
 """A look that is older says nothing of now: this process stood still, or the loop is held up."""
 
@@ -55,6 +60,7 @@ class PoolWatch:
         self._log = logs.get("aibs.gateway.control", pool=self.link.keys.namespace)
         self._said_away = False
         self._reading = asyncio.Lock()
+        self._wanted, self._tried = asyncio.Event(), asyncio.Event()
 
     @property
     def up(self) -> bool:
@@ -123,8 +129,17 @@ class PoolWatch:
                 self._log.info("pool_answers")
             self._said_away, self.away = False, None
 
+    async def want(self) -> None:
+        """Have the log read from now on; the first time, wait until it was, for a while."""
+        self._wanted.set()
+        if not self._tried.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_READ_S):
+                    await self._tried.wait()
+
     async def read(self) -> None:
         """Read the log up to now. Raises CoordinationUnavailable, CorruptLog, TruncatedLog."""
+        self._wanted.set()
         async with self._reading, self.link.use() as client:
             await self.follower.turn(client)
             await self.polls.turn(client)
@@ -150,6 +165,7 @@ class PoolWatch:
 
     async def _read_for_ever(self) -> None:
         said = ""
+        await self._wanted.wait()
         while True:
             try:
                 if self.away is None:
@@ -166,6 +182,7 @@ class PoolWatch:
                 if repr(error) != said:
                     said = repr(error)
                     self._log.error("log_reading_broken", error=said)
+            self._tried.set()
             await self._clock.sleep(READ_EVERY_S)
 
 
