@@ -36,6 +36,8 @@ class TcpProxy:
         self.replies_dropped = 0
         self.reply_delay_s = 0.0
         self.held = 0
+        self._reply_bytes_left: int | None = None
+        self._replies_go_on = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -87,6 +89,12 @@ class TcpProxy:
         gate, self._gate = self._gate, _open_gate()
         gate.clear()
         return gate
+
+    def hold_replies_after(self, count: int) -> asyncio.Event:
+        """Pass so many bytes of replies from now on, then none. Set it to end that."""
+        self._reply_bytes_left = count
+        self._replies_go_on = asyncio.Event()
+        return self._replies_go_on
 
     def _close_all(self) -> None:
         for writer in tuple(self._writers):
@@ -147,6 +155,13 @@ class TcpProxy:
                     return
                 if replies and self.reply_delay_s:
                     await asyncio.sleep(self.reply_delay_s)
+                if replies and self._reply_bytes_left is not None:
+                    passed, data = data[: self._reply_bytes_left], data[self._reply_bytes_left :]
+                    self._reply_bytes_left -= len(passed)
+                    sink.write(passed)
+                    if data:
+                        await self._replies_go_on.wait()
+                        self._reply_bytes_left = None
                 sink.write(data)
                 await sink.drain()
 

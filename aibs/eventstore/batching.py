@@ -98,7 +98,7 @@ class BatchingClient:
         timeout_s = self._client.answer_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                answers = await self._round_trip([arguments for arguments, _ in calls])
+                await self._round_trip(calls)
         except TimeoutError:
             self._break(calls, RedisTimeoutError(f"no answer within {timeout_s:g} s"))
         except (RedisError, OSError) as error:
@@ -106,34 +106,26 @@ class BatchingClient:
         except BaseException:
             self._break(calls, RedisConnectionError(CLOSED))
             raise
-        else:
-            for (_, future), answer in zip(calls, answers, strict=True):
-                if future.done():
-                    continue
-                if isinstance(answer, Exception):
-                    future.set_exception(answer)
-                else:
-                    future.set_result(answer)
 
-    async def _round_trip(self, calls: list[tuple[Any, ...]]) -> list[Any]:
+    async def _round_trip(self, calls: list[tuple[tuple[Any, ...], asyncio.Future[Any]]]) -> None:
         pool = self._client.connection_pool
         connection = self._idle.pop() if self._idle else await _connected(pool)
-        answers: list[Any] = []
         try:
             # Packed in C: the library's own packing costs more than the rest of the call.
-            await connection.send_packed_command([pack_command(call) for call in calls], False)
-            for _ in calls:
+            packed = [pack_command(arguments) for arguments, _ in calls]
+            await connection.send_packed_command(packed, False)
+            # Each answer goes on as it comes: its caller works while the server does the next.
+            for _, answer in calls:
                 try:
-                    answers.append(await connection.read_response())
+                    _succeed(answer, await connection.read_response())
                 except ResponseError as error:
-                    answers.append(error)
+                    _fail(answer, error)
         except BaseException:
             # Unread answers would be taken for those of the next calls; and where this connection
             # broke, the others did.
             await self._drop([connection, *self._idle])
             raise
         self._idle.append(connection)
-        return answers
 
     async def _drop(self, connections: list[Any]) -> None:
         self._idle = []
@@ -153,6 +145,11 @@ class BatchingClient:
 async def _connected(pool: Any) -> Any:
     """A connection of redis-py's pool, which it leaves untyped."""
     return await pool.get_connection()
+
+
+def _succeed(answer: asyncio.Future[Any], value: Any) -> None:
+    if not answer.done():
+        answer.set_result(value)
 
 
 def _fail(answer: asyncio.Future[Any], error: Exception) -> None:

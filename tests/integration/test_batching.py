@@ -18,6 +18,7 @@ from aibs.eventstore.batching import CALLS_MAX, BatchingClient
 from aibs.eventstore.cancellation import ValkeyClient
 from aibs.eventstore.connection import open_client
 from tests.integration.in_loop import in_loop
+from tests.tcp_proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -117,6 +118,33 @@ async def test_a_broken_connection_fails_all_that_were_on_their_way_and_none_aft
         own_valkey.start()
         sha = await loaded(client, COUNT)
         assert await client.evalsha(sha, 1, "after") == 1
+
+
+@pytest.mark.parametrize("then", ["answered", "broken"])
+@in_loop
+async def test_an_answer_reaches_its_caller_before_the_last_of_those_it_went_with(
+    own_valkey: ValkeyServer, then: str
+) -> None:
+    async with TcpProxy(own_valkey.port) as proxy, batching(proxy.url) as client:
+        sha = await loaded(client, ECHO)
+        assert await client.evalsha(sha, 0, "before") == b"before"
+        go_on = proxy.hold_replies_after(len(b"$5\r\nfirst\r\n"))
+        first, second = (
+            asyncio.create_task(client.evalsha(sha, 0, text)) for text in ("first", "second")
+        )
+        async with asyncio.timeout(4.0):
+            assert await first == b"first"
+        assert not second.done()
+        if then == "answered":
+            go_on.set()
+            assert await second == b"second"
+        else:
+            proxy.mode = "cut"
+            with pytest.raises((RedisConnectionError, OSError)):
+                await second
+            proxy.mode = "pass"
+            go_on.set()
+        assert await client.evalsha(sha, 0, "after") == b"after"
 
 
 @in_loop
