@@ -149,13 +149,11 @@ def parse(script: str, reply: Sequence[Any]) -> Any:
     word = _text(reply[0])
     rest = reply[1:]
     if word in PLACEMENT_WORDS.get(script, ()):
-        listed = rest[-1] if rest and isinstance(rest[-1], list) else []
-        texts = rest[:-1] if listed else rest
-        return Answer(
-            word,
-            tuple(_text(item) for item in texts if not isinstance(item, list)),
-            tuple(_text(item) for item in listed),
-        )
+        words: tuple[str, ...] = ()
+        if rest and isinstance(rest[-1], list):
+            words = tuple(map(_text, rest[-1]))
+            rest = rest[:-1]
+        return Answer(word, tuple(map(_text, rest)), words)
     match script, word:
         case "open", "ok":
             pool_id, state, seq, last_id, fence, now = (_text(item) for item in rest)

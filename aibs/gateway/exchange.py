@@ -65,6 +65,7 @@ class Exchange:
         self._stall_s = stall_s
         self._end: NdjsonEnd | SseEnd | WholeEnd | ReadEnd = _end_for(format_, path)
         self._left: int | None = None
+        self._head: MutableMapping[str, Any] | None = None
         self._held = b""
         self._finished = False
 
@@ -82,8 +83,10 @@ class Exchange:
         """A header of ours, on whatever answer there will be."""
         self._extra[name.encode("latin-1")] = value.encode("latin-1", "replace")
 
-    async def start(self, response: NodeResponse | TranslatedResponse) -> None:
-        """Pass a node's status and headers on."""
+    def start(self, response: NodeResponse | TranslatedResponse) -> None:
+        """Pass a node's status and headers on, with what is next sent of the body: a small answer
+        then goes in one piece.
+        """
         headers = response.headers()
         length = next((value for name, value in headers if name == b"content-length"), None)
         self._left = int(length) if length is not None and length.isdigit() else None
@@ -93,7 +96,7 @@ class Exchange:
         if self.format != "whole" and response.content_type == "application/json":
             # One object where a stream was asked for: a load, or an error.
             self._end = _end_for("whole", self.path)
-        await self._begin(response.status, headers)
+        self._head = self._head_of(response.status, headers)
 
     async def pass_on(self, chunk: bytes) -> None:
         """Pass bytes of the body on. The last ones of a known length wait for `finish`, so that
@@ -117,13 +120,13 @@ class Exchange:
 
     async def finish(self) -> None:
         """The answer is whole. May be repeated."""
-        if not self._finished and self.started:
+        if self._unfinished:
             self._finished = True
             await self._body(self._held, more=False)
 
     async def finish_apart(self) -> None:
         """As finish, from another task than the request's."""
-        if not self._finished and self.started:
+        if self._unfinished:
             self._finished = True
             await self._body_apart(self._held, more=False)
 
@@ -134,7 +137,7 @@ class Exchange:
             return
         headers = [(b"content-type", told.content_type.encode("latin-1", "replace"))]
         headers.append((b"content-length", b"%d" % len(told.body)))
-        await self._begin(told.status, headers)
+        self._head = self._head_of(told.status, headers)
         self._finished = True
         await self._body(told.body, more=False)
 
@@ -155,7 +158,7 @@ class Exchange:
             await self._break_off(document)
             return
         response = error_response(self.path, sentence, reason, status, retry_after_ms, more=more)
-        await self._begin(status, list(response.raw_headers))
+        self._head = self._head_of(status, list(response.raw_headers))
         self._finished = True
         await self._body(bytes(response.body), more=False)
 
@@ -166,7 +169,7 @@ class Exchange:
         if self.format == "whole":
             return
         if not self.started:
-            await self._begin(200, [(b"content-type", _TYPES[self.format])])
+            self._head = self._head_of(200, [(b"content-type", _TYPES[self.format])])
         if self.format == "sse":
             # A comment, which every reader of events passes over.
             line = f": aibs position={position} reason={reason}\n\n".encode()
@@ -174,6 +177,10 @@ class Exchange:
             place = {"position": position, "reason": reason}
             line = dumps(empty_piece(self.path, self.model, done=False, aibs=place)) + b"\n"
         await self._body_apart(line, more=True)
+
+    @property
+    def _unfinished(self) -> bool:
+        return not self._finished and (self.started or self._head is not None)
 
     @property
     def _in_one_piece(self) -> bool:
@@ -191,21 +198,18 @@ class Exchange:
         self._finished = True
         await self._body(before + line, more=False)
 
-    async def _begin(self, status: int, headers: Headers) -> None:
-        self.status = status
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [*headers, *self._extra.items()],
-            }
-        )
+    def _head_of(self, status: int, headers: Headers) -> MutableMapping[str, Any]:
+        return {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*headers, *self._extra.items()],
+        }
 
     async def _body(self, data: bytes, *, more: bool) -> None:
         # One that reads no more has left: what it holds of the fleet is given to others.
         self.limit.begin(self._stall_s, ClientLeft)
         try:
-            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+            await self._send_on(data, more=more)
         except asyncio.CancelledError:
             self.limit.convert()
             raise
@@ -215,7 +219,14 @@ class Exchange:
         """With a limit of its own: the request's is its task's."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._stall_s):
-                await self._send({"type": "http.response.body", "body": data, "more_body": more})
+                await self._send_on(data, more=more)
+
+    async def _send_on(self, data: bytes, *, more: bool) -> None:
+        head, self._head = self._head, None
+        if head is not None:
+            self.status = head["status"]
+            await self._send(head)
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
 class BrokenOff(Exception):

@@ -159,7 +159,7 @@ class Forwarder:
     async def _relay(
         self, lease: HeldLease, response: Response, exchange: Exchange, watch: ClientWatch
     ) -> None:
-        await exchange.start(response)
+        exchange.start(response)
         chunk = response.first
         try:
             while chunk:

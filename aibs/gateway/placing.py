@@ -159,21 +159,22 @@ class Placing:
             ) as lease:
                 if places:
                     await places.close()
-                self._acquired(job, lease)
+                fields = _told_of(lease)
+                self._acquired(job, lease, fields)
                 try:
                     await self._forwarder.run(lease, job, watch)
                     # What is left is the answer's end: a release comes before it.
                     watch.rest()
                     last_word = LastWord(job.exchange)
                 finally:
-                    self._releasing(job, lease)
+                    self._releasing(job, lease, fields)
         finally:
             if places:
                 await places.close()
             if last_word is not None:
                 await last_word.say()
 
-    def _acquired(self, job: Job, lease: HeldLease) -> None:
+    def _acquired(self, job: Job, lease: HeldLease, fields: dict[str, Any]) -> None:
         exchange = job.exchange
         job.granted_s = time.monotonic()
         job.node = (lease.node_base_url, lease.model)
@@ -181,17 +182,15 @@ class Placing:
         exchange.add_header("x-aibs-lease", lease.lease_id)
         exchange.add_header("x-aibs-queue-ms", str(lease.queue_ms))
         self._meter.waited(lease.model, lease.queue_ms / 1000)
-        self._log.info(
-            "placement_acquired", priority=job.priority, warm=lease.warm, **_told_of(lease)
-        )
+        self._log.info("placement_acquired", priority=job.priority, warm=lease.warm, **fields)
 
-    def _releasing(self, job: Job, lease: HeldLease) -> None:
+    def _releasing(self, job: Job, lease: HeldLease, fields: dict[str, Any]) -> None:
         self._log.info(
             "placement_released",
             phase=job.phase,
             whole=job.whole,
             lost=lease.error is not None,
-            **_told_of(lease),
+            **fields,
         )
 
     # --- other nodes
@@ -287,6 +286,7 @@ class Placing:
 
 
 def _told_of(lease: HeldLease) -> dict[str, Any]:
+    """What both lines of the log say of a lease."""
     return {
         "request_id": lease.request_id,
         "lease_id": lease.lease_id,

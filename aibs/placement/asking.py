@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, get_args
 
 from aibs.codec import dumps
 from aibs.lanes import lane_name
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from aibs.placement.values import Session
+
+CLASSES: Final[tuple[Class, ...]] = get_args(Class)
+ASKED_KEPT: Final = 1024
+"""Kinds of requests whose hash is kept: one application asks for few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ def request_of(
     """The request, checked. Times in seconds. Raises ValueError with a sentence."""
     if not model and not role:
         raise ValueError("A lease is asked for with a model, a role, or both.")
-    if priority not in get_args(Class):
+    if priority not in CLASSES:
         raise ValueError(f"The priority is {priority!r}: it can be high, normal or low.")
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"The timeout is {timeout!r}: it is a number of seconds from 0 on.")
@@ -63,13 +68,9 @@ def request_of(
     if role and not is_identifier(role):
         # No roster has such a role, and a refusal of it would be told in the log.
         raise ValueError(f"The role {role[:100]!r} is no role's name. {NAME_RULE}")
-    key, shown = _model(model)
     ttl_ms = timing.ttl_ms if ttl is None else _ttl_ms(ttl, timing)
     wait_ms = timing.wait_ms if timeout is None else round(min(timeout * 1000, timing.wait_ms))
-    lane = lane_name(key, role or None)
-    # Neither is a part of what is asked for: a repetition has less of its wait left, and may have
-    # learned of nodes that fail it.
-    parts = {"lane": lane, "class": priority, "ttl_ms": ttl_ms}
+    lane, shown, request_hash = _asked(model or None, role or None, priority, ttl_ms)
     return Request(
         request_id=request_id,
         environment=session.environment,
@@ -81,9 +82,22 @@ def request_of(
         priority=priority,
         ttl_ms=ttl_ms,
         wait_ms=wait_ms,
-        request_hash=hashlib.sha256(dumps(parts)).hexdigest(),
-        avoid=_nodes(avoid),
+        request_hash=request_hash,
+        avoid=_nodes(avoid) if avoid else (),
     )
+
+
+@lru_cache(maxsize=ASKED_KEPT)
+def _asked(
+    model: str | None, role: str | None, priority: Class, ttl_ms: int
+) -> tuple[str, str | None, str]:
+    """The lane, the model's name to show, and the hash of what is asked for."""
+    key, shown = _model(model)
+    lane = lane_name(key, role)
+    # Neither the wait nor the nodes to avoid are a part of it: a repetition has less of its wait
+    # left, and may have learned of nodes that fail it.
+    parts = {"lane": lane, "class": priority, "ttl_ms": ttl_ms}
+    return lane, shown, hashlib.sha256(dumps(parts)).hexdigest()
 
 
 def _model(model: str | None) -> tuple[str | None, str | None]:

@@ -83,6 +83,8 @@ class LeaseBlock:
         self._placer.heart.discard(lease)
         lost = lease.error
         cancelled_by_us_only = await self._take_back_cancellation(error)
+        # Lease, block and task name each other: left so, all three would wait for the collector.
+        self._lease = self._task = None
         await self._placer.endings.release(
             lease.grant,
             _outcome(lease, error),

@@ -1,7 +1,8 @@
 """The calls that must be answered: a release, and the cancel of an interrupted request.
 
-Each runs in a task of its own, which no cancellation of the caller reaches, and is repeated with
-the same call id until it is answered or has become pointless. The caller waits for it a while.
+Each is repeated with the same call id until it is answered or has become pointless, by a task of
+its own, which no cancellation of the caller reaches. The caller waits for it a while. A release is
+first tried by the caller itself, which most often is all: a cancelled try counts as a lost one.
 """
 
 from __future__ import annotations
@@ -63,8 +64,10 @@ class Endings:
                     ended_by=answer.ended_by,
                 )
 
-        task = self._start("release", lease.lease_id, call, until_ms, done)
-        if not in_background:
+        if in_background:
+            self._start("release", lease.lease_id, call, until_ms, done)
+        elif not await self._tried(lease.lease_id, call, until_ms, done):
+            task = self._start("release", lease.lease_id, call, until_ms, done, paused=True)
             await self._wait_for(task)
 
     async def cancel(
@@ -88,6 +91,32 @@ class Endings:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def _tried(
+        self,
+        which: str,
+        call: Callable[[], Awaitable[None]],
+        until_ms: int,
+        done: Callable[[], object],
+    ) -> bool:
+        """Whether the release is answered, or a task has taken it over; else it may be lost."""
+        try:
+            with within(PATIENCE_S):
+                await call()
+        except (Unreachable, PoolMissing):
+            return False
+        except TimeoutError:
+            self._start("release", which, call, until_ms, done)
+            self._log.warning("unanswered_so_far", what="release")
+        except Exception as error:  # noqa: BLE001 - nobody waits here to hear of it
+            self._refused("release", which, error)
+            done()
+        except BaseException:
+            self._start("release", which, call, until_ms, done)
+            raise
+        else:
+            done()
+        return True
+
     def _start(
         self,
         what: str,
@@ -95,9 +124,13 @@ class Endings:
         call: Callable[[], Awaitable[None]],
         until_ms: int,
         done: Callable[[], object],
+        *,
+        paused: bool = False,
     ) -> asyncio.Task[None]:
         # The loop of the placer: a block that is collected as garbage runs in none.
-        task = self._loop.create_task(self._until_answered(what, which, call, until_ms), name=what)
+        task = self._loop.create_task(
+            self._until_answered(what, which, call, until_ms, paused=paused), name=what
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: done())
@@ -121,9 +154,17 @@ class Endings:
             self._log.warning("unanswered_so_far", what=task.get_name())
 
     async def _until_answered(
-        self, what: str, which: str, call: Callable[[], Awaitable[None]], until_ms: int
+        self,
+        what: str,
+        which: str,
+        call: Callable[[], Awaitable[None]],
+        until_ms: int,
+        *,
+        paused: bool,
     ) -> None:
         pause_s = PAUSE_FIRST_S
+        if paused:
+            await self._clock.sleep(pause_s)
         while True:
             try:
                 with within(ANSWER_S):
@@ -135,8 +176,11 @@ class Endings:
                     self._log.error("given_up", what=what, which=which, error=str(error))
                     return
             except Exception as error:  # noqa: BLE001 - nobody waits here to hear of it
-                # An answer, and one that no repetition changes.
-                self._log.error("refused", what=what, which=which, error=repr(error))
+                self._refused(what, which, error)
                 return
             await self._clock.sleep(min(pause_s, left_ms / 1000))
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    def _refused(self, what: str, which: str, error: Exception) -> None:
+        # An answer, and one that no repetition changes.
+        self._log.error("refused", what=what, which=which, error=repr(error))

@@ -248,6 +248,8 @@ def test_workers_that_are_told_to_stop_take_nothing_new_and_hear_a_second_signal
         RawClient(gateway.url) as client,
     ):
         twin.wait_seen()
+        # One that still starts is told nothing that it could log.
+        until(lambda: len(gateway.lines("gateway_started")) == 2, "both started")
         client.send(request_of())
         assert client.piece() == WORD
         gateway.signal(signal.SIGTERM)

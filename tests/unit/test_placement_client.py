@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -35,6 +37,24 @@ async def test_a_granted_lease_says_where_to_go_and_is_released_as_completed() -
         assert [outcome for _, outcome, _ in backend.releases] == ["completed"]
         assert backend.cancels == []
     assert [session.holder for session in backend.sessions] == [placer.holder]
+
+
+@in_loop
+async def test_a_lease_that_was_given_back_leaves_nothing_to_the_garbage_collector() -> None:
+    async def served(placer: Placer, seen: list[weakref.ref[object]]) -> None:
+        async with placer.lease(model=MODEL) as lease:
+            seen += [weakref.ref(lease.lost), weakref.ref(cast("Any", asyncio.current_task()))]
+
+    seen: list[weakref.ref[object]] = []
+    gc.collect()
+    gc.disable()
+    try:
+        async with placer_of(FakeBackend()) as placer:
+            await asyncio.create_task(served(placer, seen))
+            await asyncio.sleep(0)
+            assert [one() for one in seen] == [None, None]
+    finally:
+        gc.enable()
 
 
 @in_loop
