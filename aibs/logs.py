@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -30,7 +32,9 @@ def configure(level: str = "info", log_format: str = "auto") -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=filtering if console else _in_one_step(filtering),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr)
+        if console
+        else structlog.BytesLoggerFactory(sys.stderr.buffer),
         cache_logger_on_first_use=False,
     )
 
@@ -38,8 +42,14 @@ def configure(level: str = "info", log_format: str = "auto") -> None:
 def _stamped(_: Any, method: str, event: EventDict) -> EventDict:
     """Its level and time. The library's own two steps cost more, and a request has two lines."""
     event["level"] = "error" if method == "exception" else method
-    event["timestamp"] = datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    second, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
+    event["timestamp"] = f"{_to_the_second(second)}.{microseconds:06}Z"
     return event
+
+
+@lru_cache(maxsize=2)
+def _to_the_second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _in_one_step(filtering: type[FilteringBoundLogger]) -> type[FilteringBoundLogger]:
@@ -56,11 +66,11 @@ def _in_one_step(filtering: type[FilteringBoundLogger]) -> type[FilteringBoundLo
     return JsonLogger
 
 
-def _json_line(method: str, event: EventDict) -> str:
+def _json_line(method: str, event: EventDict) -> bytes:
     event = _stamped(None, method, event)
     if "exc_info" in event:
         event = structlog.processors.format_exc_info(None, method, event)
-    return orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+    return orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS)
 
 
 def get(name: str, **fields: Any) -> FilteringBoundLogger:

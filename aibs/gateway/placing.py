@@ -75,14 +75,16 @@ class Placing:
                 await self._nowhere(job, met, absent)
                 return
         until_s = time.monotonic() + job.wait_s
-        blame = Blame(self._health)
-        job.on_served = blame.served
+        blame: Blame | None = None
         try:
             for attempt in range(ATTEMPTS_MAX):
                 wait_s = max(0.0, until_s - time.monotonic())
                 if await self._attempted(job, watch, met, absent, attempt, wait_s):
                     return
                 if isinstance(met[-1], NodeFailure):
+                    if blame is None:
+                        blame = Blame(self._health)
+                        job.on_served = blame.served
                     blame.met(met[-1])
                 else:
                     absent |= await self._absent(job.target)
@@ -90,7 +92,8 @@ class Placing:
                     break
             await self._failed(job, met, absent)
         finally:
-            blame.over()
+            if blame is not None:
+                blame.over()
 
     async def _attempted(
         self,

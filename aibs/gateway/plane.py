@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
 from aibs.gateway.fleet_routes import fleet_routes
@@ -16,7 +16,6 @@ from aibs.gateway.targets import Targets
 from aibs.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import TracebackType
 
     from starlette.routing import Route
@@ -58,16 +57,9 @@ class DataPlane:
         """How many forwarded requests are under way."""
         return len(self._under_way)
 
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
+    def under_way(self) -> UnderWay:
         """The block is a request under way, which `end_all` may end."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._under_way.add(task)
-        try:
-            yield
-        finally:
-            self._under_way.discard(task)
+        return UnderWay(self._under_way)
 
     def end_all(self) -> None:
         """End every request under way: the process stops. Each client is told."""
@@ -88,3 +80,26 @@ class DataPlane:
         trace: TracebackType | None,
     ) -> None:
         await self._stack.aclose()
+
+
+class UnderWay:
+    """Keeps the task of its block in a set."""
+
+    __slots__ = ("_task", "_tasks")
+
+    def __init__(self, tasks: set[asyncio.Task[object]]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._tasks = tasks
+
+    def __enter__(self) -> None:
+        self._tasks.add(self._task)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._tasks.discard(self._task)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import aiohttp
 
+from aibs import __version__
 from aibs.gateway.failures import NodeAnswer, NodeFailure
 from aibs.gateway.limits import Limit
 
@@ -34,6 +35,13 @@ PASSED_ON: Final = frozenset(
 )
 """Of a request's headers. Host and Origin would be answered 403, Authorization is not the node's
 (ollama.md §1.9); the body was read here, so its length and coding are ours."""
+
+_UNSAID: Final = (
+    ("content-type", "application/json"),
+    ("accept", "*/*"),
+    ("user-agent", f"aibs/{__version__}"),
+)
+"""What a node gets where the client said nothing of it."""
 
 NOT_PASSED_BACK: Final = frozenset(
     {
@@ -72,7 +80,6 @@ class Upstream:
             read_bufsize=READ_BUFFER_BYTES,
             max_line_size=HEADER_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
-            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
         )
         return self
 
@@ -280,7 +287,9 @@ def forwarded(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         if name in PASSED_ON
     }
     found["accept-encoding"] = "identity"
-    found.setdefault("content-type", "application/json")
+    # All that the library would add by itself: to have it left out costs more than to say it.
+    for name, value in _UNSAID:
+        found.setdefault(name, value)
     return found
 
 

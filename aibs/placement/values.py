@@ -30,7 +30,8 @@ class Limits:
     heartbeat_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen as the others are: each request of the gateway would pay for it. Nobody changes it.
+@dataclass(slots=True)
 class Request:
     """One request for a node. `lane` names what it asks for: `m|<key>`, `r|<role>` or
     `mr|<key>|<role>`. `requester` is the API key's name, or the holder. The same `request_key`
@@ -56,7 +57,8 @@ class Request:
         return f"{self.environment}|{self.requester}|{self.request_id}"
 
 
-@dataclass(frozen=True, slots=True)
+# As Request.
+@dataclass(slots=True)
 class Lease:
     """A grant. `token` grows from grant to grant; `document` is the stored lease, whole."""
 

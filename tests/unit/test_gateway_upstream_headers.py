@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aibs import __version__
 from aibs.gateway.upstream import NOT_PASSED_BACK, PASSED_ON, forwarded, passed_back
 
 SECRET: Final = (
@@ -37,13 +38,19 @@ def test_a_node_gets_what_is_on_the_list_and_nothing_else(
     found = forwarded(headers)
     allowed = {name.decode("latin-1") for name in PASSED_ON}
     assert set(found) <= allowed | {"accept-encoding"}
+    # The HTTP client adds its own name and tastes where these are missing.
+    assert {"accept", "user-agent", "content-type"} <= set(found)
     assert found["accept-encoding"] == "identity"
     said = dict(headers)
     for name in allowed & set(found):
         if name.encode() in said:
             assert found[name].encode("latin-1") == said[name.encode()]
         else:
-            assert (name, found[name]) == ("content-type", "application/json")
+            assert found[name] == {
+                "content-type": "application/json",
+                "accept": "*/*",
+                "user-agent": f"aibs/{__version__}",
+            }.get(name)
 
 
 def test_what_a_node_may_hear_is_a_short_list() -> None:
