@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import httpx
 import pytest
+from openai import AsyncOpenAI
 
 from aibs.ollama.sim import SimModel, SimServer, SimSpec
 from tests.integration.in_loop import in_loop, until
@@ -737,6 +738,55 @@ async def test_a_failure_midway_of_an_openai_stream_is_swallowed_and_lacks_done(
         chunks = [json.loads(event) for event in events(answer)]
         assert len(chunks) == 3
         assert chunks[-1]["choices"][0]["delta"]["content"] == ""
+
+
+@in_loop
+async def test_the_official_client_reads_responses_whole_and_streamed() -> None:
+    async with Bench([spec()]) as server:
+        client = AsyncOpenAI(base_url=f"{server.url()}/v1", api_key="none", max_retries=0)
+        async with client:
+            asked: Any = {"model": "qwen", "input": "one two three"}
+            whole = await client.responses.create(**asked)
+            assert whole.output_text.startswith("token1 token2")
+            assert whole.usage is not None
+            assert (whole.usage.input_tokens, whole.usage.output_tokens) == (3, 8)
+            told = [event async for event in await client.responses.create(**asked, stream=True)]
+            assert [event.type for event in told[:2]] == [
+                "response.created",
+                "response.in_progress",
+            ]
+            said = [event.delta for event in told if event.type == "response.output_text.delta"]
+            assert "".join(said) == whole.output_text
+            assert [event.sequence_number for event in told] == list(range(len(told)))
+            last = told[-1]
+            assert last.type == "response.completed"
+            assert last.response.output_text == whole.output_text
+            cut = await client.responses.create(**asked, max_output_tokens=2)
+            assert (cut.status, cut.output_text) == ("incomplete", "token1 token2")
+
+
+@in_loop
+async def test_a_failure_midway_of_responses_ends_them_without_their_end() -> None:
+    async with Bench([spec()]) as server, browser(server) as http:
+        server.node().faults.stream_error_after = 2
+        document = {"model": "qwen", "stream": True, "input": [{"role": "user", "content": "a"}]}
+        answer = await http.post("/v1/responses", json=document)
+        assert answer.status_code == 200
+        assert "response.output_text.delta" in answer.text
+        assert "response.completed" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "status"),
+    [("0.13.2", "a", 404), ("0.13.3", "a", 200), ("0.13.3", 7, 400), ("0.13.3", None, 400)],
+)
+@in_loop
+async def test_responses_are_answered_since_their_release_and_with_an_input(
+    version: str, given: Any, status: int
+) -> None:
+    async with Bench([spec(profile=version)]) as server, browser(server) as http:
+        answer = await http.post("/v1/responses", json={"model": "qwen", "input": given})
+        assert answer.status_code == status
 
 
 @pytest.mark.parametrize("way", ["close", "half", "reset"])

@@ -16,6 +16,7 @@ from aibs.ollama.sim.replies import (
     not_found,
     openai_error,
 )
+from aibs.ollama.sim.responses import responses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -42,6 +43,7 @@ _WRITES: dict[str, Callable[[SimNode, Request], Awaitable[Answer]]] = {
     "/v1/chat/completions": openai.chat_completions,
     "/v1/completions": openai.completions,
     "/v1/embeddings": openai.embeddings,
+    "/v1/responses": responses,
 }
 """POST routes."""
 
@@ -50,6 +52,7 @@ _SINCE = {
     "/v1/models": (0, 2, 0),
     "/v1/completions": (0, 2, 0),
     "/v1/embeddings": (0, 2, 0),
+    "/v1/responses": (0, 13, 3),
     "/api/embed": (0, 2, 6),
 }
 
