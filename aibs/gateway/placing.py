@@ -11,8 +11,6 @@ from aibs.errors import LeaseLost, PlacementDenied
 from aibs.gateway.blame import Blame
 from aibs.gateway.denials import (
     MENDED_AFTER_MS,
-    MENDED_BY_OPERATOR,
-    NO_RETRY,
     Told,
     logged_of,
     told,
@@ -252,8 +250,6 @@ class Placing:
         await self._refuse(job, told(denial), place)
 
     async def _refuse(self, job: Job, why: Told, more: dict[str, Any] | None = None) -> None:
-        if why.reason in MENDED_BY_OPERATOR and job.exchange.path.startswith("/v1/"):
-            job.exchange.add_header(*NO_RETRY)
         await job.exchange.fail(
             why.sentence, why.reason, why.status, retry_after_ms=why.retry_after_ms, more=more
         )

@@ -163,6 +163,9 @@ async def test_what_breaks_inside_is_told_with_its_code_and_without_its_text(
                 assert code_of(answer) == (status, code), answer.text
                 assert "Zq" not in answer.text
                 assert ("retry-after" in answer.headers) == (status == 503)
+                # What an operator has to mend, OpenAI's clients would wait out in silence.
+                told_off = code == "fleet_mismatch" and path.startswith("/v1/")
+                assert answer.headers.get("x-should-retry") == ("false" if told_off else None)
             broken = await one.client.get("/v1/models")
             assert code_of(broken)[0] >= 500
             monkeypatch.setattr(one.gateway.control._placements._flights, "grant", serve)
