@@ -47,7 +47,13 @@ class TranslatedResponse:
         """What came since; empty at the end. Raises NodeFailure."""
         stream = self._stream
         while stream is not None:
-            chunk = await self._raw.next_chunk(silence_s)
+            try:
+                chunk = await self._raw.next_chunk(silence_s)
+            except NodeFailure:
+                if not stream.ending.complete:
+                    raise
+                # It broke behind its last word, with which the answer is whole.
+                chunk = b""
             try:
                 told = stream.feed(chunk) if chunk else stream.close()
             except Unreadable as error:

@@ -323,6 +323,22 @@ def test_an_ndjson_stream_that_breaks_ends_with_an_error_line(
 
 
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
+def test_a_node_that_breaks_behind_its_last_word_takes_nothing_from_the_answer(
+    path: str, reset: bool, world: World, url: str, raw: RawNode
+) -> None:
+    native = path.startswith("/api/")
+    pieces, kind = ([WORD, DONE], NDJSON) if native else ([EVENT, END], SSE)
+    sent = b"".join(pieces)
+    mark = world.evidence.mark()
+    play = cut_after(kind, pieces, reset=reset)
+    answer = cut_short(url, raw, play, asked(path, stream=True), len(sent))
+    assert (answer.body, answer.whole) == (sent, True)
+    world.wait_idle(2)
+    assert world.evidence.outcomes(mark) == {"completed": 1}
+
+
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
 @pytest.mark.parametrize("size", [len(EVENT), len(EVENT) + 9, 2 * len(EVENT) - 1])
 def test_an_sse_stream_that_breaks_ends_with_an_error_event(
     size: int, reset: bool, world: World, url: str, raw: RawNode

@@ -471,6 +471,20 @@ def test_a_stream_without_its_end_is_told_and_fails(
     assert world.evidence.outcomes(mark) == {"failed": 3}
 
 
+def test_a_node_that_breaks_behind_its_last_word_takes_nothing_from_a_translated_stream(
+    world: World, http: httpx.Client, raw: RawNode
+) -> None:
+    mark = world.evidence.mark()
+    raw.plays(streamed(piece("a"), END, end=False, then="reset"))
+    asked = {"model": SCRIPTED, "messages": HI, "stream": True}
+    text = http.post("/v1/chat/completions", json=asked).text
+    *said, end = events(text)
+    assert end == "[DONE]"
+    assert not any("error" in one for one in said)
+    world.wait_idle()
+    assert world.evidence.outcomes(mark) == {"completed": 1}
+
+
 def test_a_stream_that_is_no_json_is_told_and_fails(
     world: World, compatible: openai.OpenAI, raw: RawNode
 ) -> None:
