@@ -8,5 +8,5 @@ recorded stands beside them, and tells how far the simulation may be believed. P
 
 What it does not know: requests that would have come, or been given up, had the answers been others;
 how long a model takes to load where it never was loaded; keep-alives, by which Ollama unloads idle
-models by itself; trips.
+models by itself; trips, and which nodes a request would not have.
 """

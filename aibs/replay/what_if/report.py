@@ -34,7 +34,8 @@ ASSUMPTIONS = (
     "Nodes are always freshly seen, and no process falls silent: moments without an owner are left "
     "out.",
     "Simulated requests that wait when the range ends are followed to their end.",
-    "Trips of nodes are left out.",
+    "Trips of nodes are left out, and so is which nodes a request would not have, because they had "
+    "just failed it.",
 )
 
 
