@@ -19,22 +19,20 @@ if TYPE_CHECKING:
 def configure(level: str = "info", log_format: str = "auto") -> None:
     """Send every log line to standard error, as JSON unless that is a terminal (or is forced)."""
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
-    processors: list[Processor] = (
-        [
-            _stamped,
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
-        ]
-        if console
-        else []
-    )
-    filtering = structlog.make_filtering_bound_logger(logging.getLevelName(level.upper()))
+    wrapper = structlog.make_filtering_bound_logger(logging.getLevelName(level.upper()))
+    processors: list[Processor] = [_json_text]
+    factory: Any = structlog.WriteLoggerFactory(sys.stderr)
+    # A stream of text alone, such as tests put in its place, has no buffer.
+    raw = getattr(sys.stderr, "buffer", None)
+    if console:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        processors = [_stamped, structlog.processors.format_exc_info, renderer]
+    elif raw is not None:
+        wrapper, factory = _in_one_step(wrapper), structlog.BytesLoggerFactory(raw)
     structlog.configure(
         processors=processors,
-        wrapper_class=filtering if console else _in_one_step(filtering),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr)
-        if console
-        else structlog.BytesLoggerFactory(sys.stderr.buffer),
+        wrapper_class=wrapper,
+        logger_factory=factory,
         cache_logger_on_first_use=False,
     )
 
@@ -70,7 +68,15 @@ def _json_line(method: str, event: EventDict) -> bytes:
     event = _stamped(None, method, event)
     if "exc_info" in event:
         event = structlog.processors.format_exc_info(None, method, event)
-    return orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS)
+    try:
+        return orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        # Half of a surrogate pair, or a number beyond 64 bits: no reason to break who logs.
+        return orjson.dumps({str(name): repr(value) for name, value in event.items()})
+
+
+def _json_text(_: Any, method: str, event: EventDict) -> str:
+    return _json_line(method, event).decode()
 
 
 def get(name: str, **fields: Any) -> FilteringBoundLogger:

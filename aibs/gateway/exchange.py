@@ -116,8 +116,11 @@ class Exchange:
         return self._end.ending()
 
     def said_all(self) -> bool:
-        """Whether the last word of a stream was passed on, whatever may follow it."""
-        return not self._in_one_piece and self._end.ending().complete
+        """Whether the last word of a stream was passed on to its end, whatever may follow it."""
+        if self._in_one_piece or (self._left is not None and self._left > 0):
+            return False
+        # An event that ends an answer is known by its name, which comes before what it holds.
+        return self._end.at_line_start and self._end.ending().complete
 
     async def finish(self) -> None:
         """The answer is whole. May be repeated."""
@@ -225,10 +228,15 @@ class Exchange:
                 await self._send_on(data, more=more)
 
     async def _send_on(self, data: bytes, *, more: bool) -> None:
-        head, self._head = self._head, None
+        head = self._head
         if head is not None:
-            self.status = head["status"]
-            await self._send(head)
+            self._head, self.status = None, head["status"]
+            try:
+                await self._send(head)
+            except BaseException:
+                # The server waits before it writes: the client has nothing of it.
+                self._head, self.status = head, 0
+                raise
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 

@@ -244,9 +244,9 @@ class _Client:
             dropped()
 
     async def __call__(self, message: Any) -> None:
+        await self._send(message)
         if message["type"] == "http.response.start":
             self.status = message["status"]
-        await self._send(message)
 
 
 async def _acknowledge_unload(send: Send, path: str, model: str) -> None:

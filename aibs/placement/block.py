@@ -82,7 +82,12 @@ class LeaseBlock:
             return
         self._placer.heart.discard(lease)
         lost = lease.error
-        cancelled_by_us_only = await self._take_back_cancellation(error)
+        again: asyncio.CancelledError | None = None
+        try:
+            cancelled_by_us_only = await self._take_back_cancellation(error)
+        except asyncio.CancelledError as cancellation:
+            # Somebody else's, at that very moment: not before the release.
+            cancelled_by_us_only, again = False, cancellation
         # Lease, block and task name each other: left so, all three would wait for the collector.
         self._lease = self._task = None
         await self._placer.endings.release(
@@ -92,6 +97,8 @@ class LeaseBlock:
             done=lambda: self._placer.unclaim(self._request),
             in_background=isinstance(error, GeneratorExit),
         )
+        if again is not None:
+            raise again
         if lost is None:
             return
         if error is None or (isinstance(error, asyncio.CancelledError) and cancelled_by_us_only):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aibs import logs
@@ -40,6 +41,9 @@ class Endings:
         self._backend = backend
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
+        self._tries = 0
+        self._news: asyncio.Event | None = None
+        self._closed = False
         self._log = logs.get("aibs.placement.endings")
 
     async def release(
@@ -66,9 +70,18 @@ class Endings:
 
         if in_background:
             self._start("release", lease.lease_id, call, until_ms, done)
-        elif not await self._tried(lease.lease_id, call, until_ms, done):
+            return
+        began_s = self._loop.time()
+        self._tries += 1
+        try:
+            if await self._tried(lease.lease_id, call, until_ms, done):
+                return
             task = self._start("release", lease.lease_id, call, until_ms, done, paused=True)
-            await self._wait_for(task)
+        finally:
+            self._tries -= 1
+            self._tell_end()
+        if task is not None:
+            await self._wait_for(task, PATIENCE_S - (self._loop.time() - began_s))
 
     async def cancel(
         self, request: Request, *, done: Callable[[], object], in_background: bool = False
@@ -80,13 +93,18 @@ class Endings:
 
         until_ms = self._clock.boottime_ms() + request.ttl_ms
         task = self._start("cancel", request.request_id, call, until_ms, done)
-        if not in_background:
-            await self._wait_for(task)
+        if not in_background and task is not None:
+            await self._wait_for(task, PATIENCE_S)
 
     async def settle(self, timeout_s: float) -> None:
-        """Wait for what is under way, then give up the rest."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=timeout_s)
+        """Wait for what is under way, then give up the rest, and what would begin from then on."""
+        self._news = news = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._tasks or self._tries:
+                    news.clear()
+                    await news.wait()
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -110,6 +128,11 @@ class Endings:
         except Exception as error:  # noqa: BLE001 - nobody waits here to hear of it
             self._refused("release", which, error)
             done()
+        except GeneratorExit:
+            # Collected as garbage, in whatever thread; its loop may be closed.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._start, "release", which, call, until_ms, done)
+            raise
         except BaseException:
             self._start("release", which, call, until_ms, done)
             raise
@@ -126,17 +149,28 @@ class Endings:
         done: Callable[[], object],
         *,
         paused: bool = False,
-    ) -> asyncio.Task[None]:
+    ) -> asyncio.Task[None] | None:
+        if self._closed:
+            done()
+            return None
         # The loop of the placer: a block that is collected as garbage runs in none.
         task = self._loop.create_task(
             self._until_answered(what, which, call, until_ms, paused=paused), name=what
         )
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         task.add_done_callback(lambda _: done())
         return task
 
-    async def _wait_for(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        if self._news is not None:
+            self._news.set()
+
+    async def _wait_for(self, task: asyncio.Task[None], patience_s: float) -> None:
         """Wait while the caller's patience lasts; its cancellation does not reach the task."""
         over = self._loop.create_future()
 
@@ -145,7 +179,7 @@ class Endings:
                 over.set_result(None)
 
         task.add_done_callback(end)
-        timer = self._loop.call_later(PATIENCE_S, end)
+        timer = self._loop.call_later(max(0.0, patience_s), end)
         try:
             await over
         finally:

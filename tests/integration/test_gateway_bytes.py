@@ -338,6 +338,38 @@ def test_a_node_that_breaks_behind_its_last_word_takes_nothing_from_the_answer(
     assert world.evidence.outcomes(mark) == {"completed": 1}
 
 
+LAST = b'event: response.completed\ndata: {"type":"response.completed","resp'
+LONG_LAST = b'{"response":"","done":true,"context":[' + b"1234," * 100_000
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type", "sent"),
+    [("/v1/responses", SSE, LAST), ("/api/generate", NDJSON, LONG_LAST)],
+)
+def test_a_break_within_the_last_word_is_told_although_its_name_was_passed_on(
+    path: str, content_type: str, sent: bytes, world: World, url: str, raw: RawNode
+) -> None:
+    mark = world.evidence.mark()
+    request = asked(path, stream=True)
+    answer = cut_short(url, raw, cut_after(content_type, [sent]), request, len(sent))
+    assert answer.body.startswith(sent + b"\n")
+    assert b"ended early" in answer.body[len(sent) :]
+    world.wait_idle(2)
+    assert world.evidence.outcomes(mark) == {"failed": 1}
+
+
+def test_a_stream_with_a_length_that_breaks_behind_its_last_word_is_broken_off(
+    world: World, url: str, raw: RawNode
+) -> None:
+    sent = WORD + DONE
+    mark = world.evidence.mark()
+    play = cut_after(NDJSON, [sent], length=len(sent) + 1)
+    answer = cut_short(url, raw, play, asked(), len(sent))
+    assert (answer.body, answer.whole) == (sent, False)
+    world.wait_idle(2)
+    assert world.evidence.outcomes(mark) == {"failed": 1}
+
+
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
 @pytest.mark.parametrize("size", [len(EVENT), len(EVENT) + 9, 2 * len(EVENT) - 1])
 def test_an_sse_stream_that_breaks_ends_with_an_error_event(

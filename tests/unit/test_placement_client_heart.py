@@ -213,6 +213,24 @@ async def test_work_that_ends_as_its_lease_is_lost_raises_and_leaves_no_cancella
 
 
 @in_loop
+async def test_a_cancellation_beside_the_loss_of_a_finished_work_waits_for_the_release() -> None:
+    backend = FakeBackend()
+    async with placer_of(backend, LONG) as placer:
+
+        async def work() -> None:
+            async with placer.lease(model=MODEL) as lease:
+                task = asyncio.current_task()
+                assert task is not None
+                asyncio.get_running_loop().call_soon(task.cancel)
+                placer.heart.lose(lease, "revoked")
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(work())
+        assert backend.count("release") == 1
+        assert not backend.leases
+
+
+@in_loop
 async def test_of_two_nested_leases_that_are_lost_together_the_outer_one_is_raised() -> None:
     backend = FakeBackend(slots=2)
     async with placer_of(backend, LONG) as placer:

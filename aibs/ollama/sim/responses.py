@@ -115,7 +115,7 @@ class _Reply:
         return self._part("response.output_text.delta", delta=piece, logprobs=[])
 
     def close(self, ended: Ended) -> bytes:
-        """The text again, and the whole response."""
+        """The text again, and the whole response, which is completed even where it was cut."""
         return b"".join(
             (
                 self._part("response.output_text.done", text=self.text, logprobs=[]),
@@ -123,7 +123,7 @@ class _Reply:
                 self._event(
                     "response.output_item.done", output_index=0, item=self._message("completed")
                 ),
-                self._event(f"response.{_status(ended)}", response=self.ended(ended)),
+                self._event("response.completed", response=self.ended(ended)),
             )
         )
 
@@ -136,18 +136,17 @@ class _Reply:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": ended.prompt_count + ended.eval_count,
         }
-        return self._document(_status(ended), [self._message("completed")], usage)
+        return self._document("completed", [self._message("completed")], usage)
 
     def _document(
         self, status: str, output: list[dict[str, Any]], usage: dict[str, Any] | None
     ) -> dict[str, Any]:
-        cut = status == "incomplete"
         return {
             "id": "resp_1",
             "object": "response",
             "created_at": self._created_s,
             "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "incomplete_details": None,
             "model": self._typed,
             "output": output,
             "error": None,
@@ -177,7 +176,3 @@ class _Reply:
 
 def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _status(ended: Ended) -> str:
-    return "incomplete" if ended.reason == "length" else "completed"
