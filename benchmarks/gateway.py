@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from operator import sub, truediv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from aibs.codec import dumps_pretty, dumps_text
 from aibs.eventstore.embedded import EmbeddedValkey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PARTS = Path(__file__).with_name("gateway_parts.py")
 MODEL = "llama3:8b"
@@ -208,7 +209,7 @@ async def _latencies(connection: Connection, count: int) -> list[float]:
     return found
 
 
-async def _medians(ports: dict[str, int], turns: int, count: int) -> dict[str, list[float]]:
+async def _medians_by_turn(ports: dict[str, int], turns: int, count: int) -> dict[str, list[float]]:
     """Of each, by turns, in milliseconds."""
     connections = {name: await Connection(port).open() for name, port in ports.items()}
     found: dict[str, list[float]] = {name: [] for name in ports}
@@ -256,15 +257,11 @@ async def _rates(
     return found
 
 
-def _less(values: list[float], others: list[float]) -> float:
-    """As `_over`, of the differences."""
-    return round(statistics.median(a - b for a, b in zip(values, others, strict=True)), 3)
-
-
-def _over(rates: list[float], others: list[float]) -> float:
-    """The median of the ratios turn by turn: a machine that changes its pace meets both alike."""
-    ratios = [one / other for one, other in zip(rates, others, strict=True)]
-    return round(statistics.median(ratios), 3)
+def _turn_by_turn(
+    compared: Callable[[float, float], float], values: list[float], others: list[float]
+) -> float:
+    """The median of what neighbouring turns give: a machine's change of pace meets both alike."""
+    return round(statistics.median(map(compared, values, others)), 3)
 
 
 async def _gaps(port: int) -> list[float]:
@@ -340,7 +337,7 @@ async def measure(*, quick: bool) -> Figures:
                 for what, port in ports.items():
                     await _answers(port, directory / f"{what}.log")
                 more = {"nginx": nginx} if nginx is not None else {}
-                by_turn = await _medians({**ports, **more}, 3 * turns, count // 3)
+                by_turn = await _medians_by_turn({**ports, **more}, 3 * turns, count // 3)
                 medians = {name: statistics.median(values) for name, values in by_turn.items()}
                 rates = await _rates(ports, 2 * turns, 64, seconds)
                 gaps = await _gaps(gateway)
@@ -349,8 +346,8 @@ async def measure(*, quick: bool) -> Figures:
         finally:
             await embedded.close()
     return Figures(
-        added_median_ms_c1=_less(by_turn["gateway"], by_turn["proxy"]),
-        throughput_over_bare_proxy_c64=_over(rates["gateway"], rates["proxy"]),
+        added_median_ms_c1=_turn_by_turn(sub, by_turn["gateway"], by_turn["proxy"]),
+        throughput_over_bare_proxy_c64=_turn_by_turn(truediv, rates["gateway"], rates["proxy"]),
         stalled_streams=sum(gap > STALL_S for gap in gaps),
         gateway_median_ms_c1=round(medians["gateway"], 3),
         bare_proxy_median_ms_c1=round(medians["proxy"], 3),
@@ -359,7 +356,7 @@ async def measure(*, quick: bool) -> Figures:
         gateway_requests_per_second_c64=round(statistics.median(rates["gateway"]), 1),
         bare_proxy_requests_per_second_c64=round(statistics.median(rates["proxy"]), 1),
         floor_requests_per_second_c64=round(statistics.median(rates["floor"]), 1),
-        throughput_over_floor_c64=_over(rates["gateway"], rates["floor"]),
+        throughput_over_floor_c64=_turn_by_turn(truediv, rates["gateway"], rates["floor"]),
         streams=len(gaps),
         longest_gap_ms=round(max(gaps) * 1000, 1),
         leases_left=left,
@@ -383,7 +380,7 @@ async def compare_clients() -> dict[str, Any]:
     return {
         "aiohttp_requests_per_second_c50": round(statistics.median(rates["proxy"]), 1),
         "httpx_requests_per_second_c50": round(statistics.median(rates["httpx"]), 1),
-        "aiohttp_over_httpx": _over(rates["proxy"], rates["httpx"]),
+        "aiohttp_over_httpx": _turn_by_turn(truediv, rates["proxy"], rates["httpx"]),
     }
 
 

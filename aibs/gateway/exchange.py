@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from aibs.codec import dumps
-from aibs.gateway.denials import MENDED_BY_OPERATOR, NO_RETRY
 from aibs.gateway.endings import (
     Ending,
     NdjsonEnd,
@@ -161,8 +160,6 @@ class Exchange:
             document = error_document(self.path, sentence, reason, status, retry_after_ms)
             await self._break_off(document)
             return
-        if reason in MENDED_BY_OPERATOR and self.path.startswith("/v1/"):
-            self.add_header(*NO_RETRY)
         response = error_response(self.path, sentence, reason, status, retry_after_ms, more=more)
         self._head = self._head_of(status, list(response.raw_headers))
         self._finished = True

@@ -14,7 +14,7 @@ from aibs import logs
 from aibs.codec import dumps_in_order
 from aibs.gateway.asked import NotAsked, body_of
 from aibs.gateway.bodies import BadBody, read_object
-from aibs.gateway.denials import BROKE, NO_RETRY, answer_to
+from aibs.gateway.denials import BROKE, answer_to
 from aibs.gateway.failures import NodeFailure
 from aibs.gateway.fleet_view import NothingKnown, key_of
 from aibs.gateway.installed import NOT_INSTALLED, named, not_installed, places_of
@@ -179,9 +179,7 @@ class _Endpoint:
             )
         except NoTarget as error:
             again_ms = answer_to(error.reason, None)[1] if error.status == 503 else None
-            no_retry = again_ms is not None and path.startswith("/v1/")
-            headers = dict([NO_RETRY]) if no_retry else None
-            return error_response(path, str(error), error.reason, error.status, again_ms, headers)
+            return error_response(path, str(error), error.reason, error.status, again_ms)
         except BadBody as error:
             return error_response(path, str(error), None, 400)
         except NothingKnown as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 
 from aibs.codec import dumps
+from aibs.gateway.denials import MENDED_BY_OPERATOR, NO_RETRY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,6 +112,8 @@ def error_response(
     found = dict(headers or {})
     if retry_after_ms is not None:
         found["retry-after"] = str(retry_after_s(retry_after_ms))
+    if reason in MENDED_BY_OPERATOR and path.startswith("/v1/"):
+        found.update([NO_RETRY])
     body = dumps(error_document(path, sentence, reason, status, retry_after_ms, more))
     return Response(body, status, found, "application/json")
 

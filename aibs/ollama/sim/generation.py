@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aibs.ollama.sim.replies import GenerationFailed
+from aibs.ollama.sim.replies import GenerationFailed, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -78,6 +78,19 @@ async def generate(node: SimNode, ask: Ask) -> AsyncGenerator[str | Ended, None]
         prompt_count=ask.words,
         eval_count=count,
     )
+
+
+async def generate_whole(node: SimNode, ask: Ask) -> tuple[str, Ended]:
+    """The text and the end, where no stream is asked for. Raises RequestError."""
+    text = ""
+    try:
+        async for piece in generate(node, ask):
+            if isinstance(piece, Ended):
+                return text, piece
+            text += piece
+    except GenerationFailed as error:
+        raise RequestError(500, str(error)) from error
+    raise AssertionError("a generation ends with its end")
 
 
 def _fail_at(node: SimNode, number: int) -> None:

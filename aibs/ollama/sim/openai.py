@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aibs.ollama.sim.body import Body
 from aibs.ollama.sim.catalog import require_chat
-from aibs.ollama.sim.generation import Ask, Ended, embed, generate
+from aibs.ollama.sim.generation import Ask, Ended, embed, generate, generate_whole
 from aibs.ollama.sim.replies import (
     SSE,
     GenerationFailed,
@@ -139,15 +139,8 @@ async def _text(
 
 
 async def _whole(node: SimNode, ask: Ask, form: _Form) -> Reply:
-    text = ""
-    try:
-        async for piece in generate(node, ask):
-            if isinstance(piece, Ended):
-                return json_reply(form.whole(text, piece))
-            text += piece
-    except GenerationFailed as error:
-        raise RequestError(500, str(error)) from error
-    raise AssertionError("a generation ends with its end")
+    text, ended = await generate_whole(node, ask)
+    return json_reply(form.whole(text, ended))
 
 
 async def _events(

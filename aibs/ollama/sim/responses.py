@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aibs.ollama.sim.body import Body
 from aibs.ollama.sim.catalog import require_chat
-from aibs.ollama.sim.generation import Ask, Ended, generate
+from aibs.ollama.sim.generation import Ask, Ended, generate, generate_whole
 from aibs.ollama.sim.replies import (
     SSE,
     GenerationFailed,
@@ -37,17 +37,14 @@ async def responses(node: SimNode, request: Request) -> Answer:
     options = {"num_predict": limit} if isinstance(limit, int) else {}
     ask = Ask(model, options, None, max(1, words))
     reply = _Reply(typed)
+    if not body.flag("stream", False):
+        reply.text, ended = await generate_whole(node, ask)
+        return json_reply(reply.ended(ended))
+    events = _events(node, ask, reply)
     try:
-        if body.flag("stream", False):
-            events = _events(node, ask, reply)
-            return Stream(SSE, await anext(events), events)
-        async for piece in generate(node, ask):
-            if isinstance(piece, Ended):
-                return json_reply(reply.ended(piece))
-            reply.text += piece
+        return Stream(SSE, await anext(events), events)
     except GenerationFailed as error:
         raise RequestError(500, str(error)) from error
-    raise AssertionError("a generation ends with its end")
 
 
 def _texts(given: Any) -> list[str]:
